@@ -1,0 +1,40 @@
+# serve: the embedded default model behind the OpenAI API.   test: everything.   Both make what they need.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN     = $(VENV)/bin
+
+# A machine without an NVIDIA GPU takes the pinned CPU versions, so that pip never chooses a CUDA build of torch.
+CONSTRAINTS := $(shell command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L >/dev/null 2>&1 || echo -c constraints-cpu.txt)
+
+.PHONY: serve test check lint clean
+
+serve: $(VENV)/.installed
+	$(BIN)/python supervisor.py $(ARGS)
+
+test: $(VENV)/.installed-test
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.installed-test
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+lint: $(VENV)/.installed-test
+	$(BIN)/ruff check --fix .
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' \
+		|| { echo "Python 3.11 or 3.12 is needed; say which with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints-cpu.txt
+	$(BIN)/python -m pip install --disable-pip-version-check -q $(CONSTRAINTS) -e .
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/bin/python pyproject.toml constraints-cpu.txt
+	$(BIN)/python -m pip install --disable-pip-version-check -q $(CONSTRAINTS) -e '.[test]'
+	@touch $(VENV)/.installed $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info

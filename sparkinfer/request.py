@@ -1,0 +1,80 @@
+"""One conversation model for every API surface, and the Request that carries it.
+
+Surfaces translate to and from these records; the text pool renders them. Knows no wire format of any API.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, Literal, NewType
+
+import msgspec
+
+from sparkinfer.sampling_params import SamplingParams
+
+RequestId = NewType("RequestId", int)  # 64 bits, unique per supervisor run; assigned by the http worker
+
+
+class FinishReason(IntEnum):
+    """Why a sequence ended; the public names are the surfaces' business."""
+
+    STOP = 1    # a stop token or a stop string
+    LENGTH = 2  # max_tokens, or the context is full
+    ABORT = 3   # cancelled by the client or by a deadline
+    ERROR = 4   # something of ours failed
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A function call in an assistant message; arguments are the JSON text as the client sent it."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One turn. Text parts of the client's message are already joined into `content`."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str | None = None
+    reasoning: str | None = None
+    name: str | None = None
+    tool_call_id: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+
+
+class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="chat", omit_defaults=True):
+    """Messages to be rendered by the model's chat template."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[dict[str, Any], ...] = ()           # OpenAI function definitions, keys in the client's order
+    template_kwargs: dict[str, Any] = {}             # enable_thinking, reasoning_effort, preserve_thinking, ...
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False             # the last assistant message is a prefix to be continued
+
+
+class TextPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="text"):
+    """Raw text: no template, no special tokens parsed; BOS/EOS as the model's metadata says."""
+
+    text: str
+
+
+class TokenPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="tokens"):
+    """Token ids used as they are."""
+
+    token_ids: tuple[int, ...]
+
+
+Prompt = ChatPrompt | TextPrompt | TokenPrompt
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a client asked for, independent of the API it used."""
+
+    request_id: RequestId
+    prompt: Prompt
+    sampling: SamplingParams
+    n: int = 1                        # choices, 1..8
+    stop: tuple[str, ...] = ()        # stop strings, matched on content after detokenisation, removed from it
+    echo: bool = False                # completions: the prompt's text comes first
+    priority: int = 0                 # smaller is sooner

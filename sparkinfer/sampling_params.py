@@ -1,0 +1,27 @@
+"""How one request wants its tokens chosen. Plain values: validated by the API layer, read by the Sampler."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Sampling controls of one request; crosses process borders as msgpack.
+
+    Penalties act on generated tokens (repetition_penalty on prompt and generated tokens). `logprobs` is the number
+    of alternatives per token (0-20), None for no logprobs at all. `seed` None means that the text worker draws one.
+    """
+
+    max_tokens: int
+    temperature: float = 1.0          # 0: greedy
+    top_k: int = 0                    # 0: off
+    top_p: float = 1.0                # 1: off
+    min_p: float = 0.0                # 0: off
+    presence_penalty: float = 0.0     # -2..2
+    frequency_penalty: float = 0.0    # -2..2
+    repetition_penalty: float = 1.0   # > 0; 1: off
+    logit_bias: dict[int, float] = {}  # token id -> added to the logit
+    seed: int | None = None           # choice i of n uses seed + i
+    stop_token_ids: tuple[int, ...] = ()  # beyond the model's own; the token that stops is not part of the output
+    ignore_eos: bool = False          # the model's own stop tokens do not end generation
+    logprobs: int | None = None
