@@ -38,9 +38,10 @@ class Count(msgspec.Struct, frozen=True, tag="count"):
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):
-    """Stop working on a request; unknown ids are ignored. Travels http -> text -> gpu."""
+    """Stop working on a request, or on one choice of it; unknown ids are ignored. Travels http -> text -> gpu."""
 
     request_id: RequestId
+    choice: int = -1                  # -1: all of them
 
 
 class Generate(msgspec.Struct, frozen=True, kw_only=True, tag="generate", omit_defaults=True):
@@ -69,7 +70,12 @@ class PeerDown(msgspec.Struct, frozen=True, tag="peer_down"):
 
 
 class Drain(msgspec.Struct, frozen=True, tag="drain"):
-    """supervisor -> http: refuse new requests, finish the open ones, then exit 0."""
+    """supervisor -> http: refuse new requests, finish the open ones, then exit 0.
+
+    After grace_s seconds (0: never) what is still open ends with an error and the worker exits all the same.
+    """
+
+    grace_s: float
 
 
 HttpInbox = PeerUp | PeerDown | Drain
