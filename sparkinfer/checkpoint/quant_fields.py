@@ -6,6 +6,8 @@ the block as the first axis.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -43,3 +45,13 @@ def planes(packed: Bytes, width: int, group: int) -> Bytes:
     shifts = np.arange(0, 8, width, dtype=np.uint8).reshape(-1, 1)
     fields = packed.reshape(len(packed), -1, 1, group) >> shifts & np.uint8((1 << width) - 1)
     return fields.reshape(len(packed), -1)
+
+
+def scaled(scales: Floats, q: NDArray[Any]) -> Floats:
+    """Each scale times its equal share of the block's elements.
+
+    scales: [num_blocks, num_scales]; q: [num_blocks, block_size] small integers; returns q's shape, float32.
+    """
+    groups = q.reshape(*scales.shape, -1)
+    product: Floats = np.multiply(scales[:, :, None], groups, dtype=np.float32)
+    return product.reshape(len(q), -1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparkinfer.checkpoint.quant_fields import FP4_DOUBLED, IQ4_VALUES, Bytes, Floats, f16, planes, u32
+from sparkinfer.checkpoint.quant_fields import FP4_DOUBLED, IQ4_VALUES, Bytes, Floats, f16, planes, scaled, u32
 
 
 def q4_0(blocks: Bytes) -> Floats:
@@ -44,7 +44,7 @@ def q8_0(blocks: Bytes) -> Floats:
 
 def iq4_nl(blocks: Bytes) -> Floats:
     """d f16 | 16 bytes of nibbles: d * table[n]."""
-    return f16(blocks, 0) * IQ4_VALUES[planes(blocks[:, 2:], 4, 16)]
+    return scaled(f16(blocks, 0), IQ4_VALUES[planes(blocks[:, 2:], 4, 16)])
 
 
 def mxfp4(blocks: Bytes) -> Floats:
@@ -52,7 +52,7 @@ def mxfp4(blocks: Bytes) -> Floats:
     exponent = blocks[:, :1].astype(np.uint32)
     normal = (exponent - np.uint32(1)) << np.uint32(23)
     scale = np.where(exponent < 2, np.uint32(1 << 21) << exponent, normal).view(np.float32)
-    return scale * FP4_DOUBLED[planes(blocks[:, 1:], 4, 16)]
+    return scaled(scale, FP4_DOUBLED[planes(blocks[:, 1:], 4, 16)])
 
 
 def nvfp4(blocks: Bytes) -> Floats:
@@ -62,5 +62,4 @@ def nvfp4(blocks: Bytes) -> Floats:
     subnormal = mantissa * np.float32(2.0**-9)
     scale = np.where(exponent == 0, subnormal, np.ldexp(np.float32(1) + mantissa / np.float32(8), exponent - 7))
     scale = np.where(byte == 0x7F, np.float32(0), scale) * np.float32(0.5)
-    codes = FP4_DOUBLED[planes(blocks[:, 4:], 4, 8)].reshape(-1, 4, 16)
-    return (scale[:, :, None] * codes).reshape(-1, 64)
+    return scaled(scale, FP4_DOUBLED[planes(blocks[:, 4:], 4, 8)])

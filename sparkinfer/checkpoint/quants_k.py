@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparkinfer.checkpoint.quant_fields import IQ4_VALUES, Bytes, Floats, f16, planes, u16
+from sparkinfer.checkpoint.quant_fields import IQ4_VALUES, Bytes, Floats, f16, planes, scaled, u16
 
 
 def q2_k(blocks: Bytes) -> Floats:
     """16 bytes of (scale, min) nibbles | 64 bytes of 2-bit q | d f16 | dmin f16: d*scale*q - dmin*min, 16 a scale."""
     scales = f16(blocks, 80) * (blocks[:, :16] & 15)
     mins = f16(blocks, 82) * (blocks[:, :16] >> 4)
-    q = planes(blocks[:, 16:80], 2, 32).reshape(-1, 16, 16)
-    return (scales[:, :, None] * q - mins[:, :, None]).reshape(-1, 256)
+    return scaled(scales, planes(blocks[:, 16:80], 2, 32)) - np.repeat(mins, 16, axis=1)
 
 
 def q3_k(blocks: Bytes) -> Floats:
@@ -25,8 +24,7 @@ def q3_k(blocks: Bytes) -> Floats:
     high = planes(blocks[:, 104:108], 2, 4)
     scales = f16(blocks, 108) * ((low | high << np.uint8(4)).view(np.int8) - np.int8(32))
     q = planes(blocks[:, 32:96], 2, 32) | planes(blocks[:, :32], 1, 32) << np.uint8(2)
-    values = (q.view(np.int8) - np.int8(4)).reshape(-1, 16, 16)
-    return (scales[:, :, None] * values).reshape(-1, 256)
+    return scaled(scales, q.view(np.int8) - np.int8(4))
 
 
 def _scales_and_mins(packed: Bytes) -> tuple[Bytes, Bytes]:
@@ -45,7 +43,7 @@ def _scaled_minus_min(blocks: Bytes, q: Bytes) -> Floats:
     """d*scale*q - dmin*min, 32 elements a scale; d, dmin and the packed scales are the first 16 bytes."""
     scales, mins = _scales_and_mins(blocks[:, 4:16])
     d, dmin = f16(blocks, 0) * scales, f16(blocks, 2) * mins
-    return (d[:, :, None] * q.reshape(-1, 8, 32) - dmin[:, :, None]).reshape(-1, 256)
+    return scaled(d, q) - np.repeat(dmin, 32, axis=1)
 
 
 def q4_k(blocks: Bytes) -> Floats:
@@ -63,8 +61,7 @@ def q6_k(blocks: Bytes) -> Floats:
     """128 bytes of low nibbles | 64 bytes of high pairs | 16 signed scales | d f16: d*scale*(q-32), 16 a scale."""
     q = planes(blocks[:, :128], 4, 64) | planes(blocks[:, 128:192], 2, 32) << np.uint8(4)
     scales = f16(blocks, 208) * blocks[:, 192:208].view(np.int8)
-    values = (q.view(np.int8) - np.int8(32)).reshape(-1, 16, 16)
-    return (scales[:, :, None] * values).reshape(-1, 256)
+    return scaled(scales, q.view(np.int8) - np.int8(32))
 
 
 def iq4_xs(blocks: Bytes) -> Floats:
@@ -72,5 +69,4 @@ def iq4_xs(blocks: Bytes) -> Floats:
     low = planes(blocks[:, 4:8], 4, 1)
     high = (u16(blocks, 2) >> np.arange(0, 16, 2, dtype=np.uint16) & np.uint16(3)).astype(np.uint8)
     scales = f16(blocks, 0) * ((low | high << np.uint8(4)).view(np.int8) - np.int8(32))
-    values = IQ4_VALUES[planes(blocks[:, 8:], 4, 16)].reshape(-1, 8, 32)
-    return (scales[:, :, None] * values).reshape(-1, 256)
+    return scaled(scales, IQ4_VALUES[planes(blocks[:, 8:], 4, 16)])

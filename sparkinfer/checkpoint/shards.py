@@ -1,6 +1,6 @@
-"""Finds the files that make one model: a single file, a split set (`NAME-00001-of-00003.gguf`), or a folder's only model.
+"""Finds the files that make one model: a single file, a split set, or the only model of a folder.
 
-Knows file names and the `split.*` keys; nothing of what the tensors are for.
+Shards are named `NAME-00001-of-00003.gguf`. Knows names and the `split.*` keys; not what the tensors are for.
 """
 
 from __future__ import annotations
