@@ -1,0 +1,85 @@
+"""Softmax attention over the paged KV pool, in every variant of the supported models.
+
+Knows its projections and layer index; never how rows of the pool are chosen (see step.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from kernels.reference.paged_attention import attend
+from kernels.reference.rms_norm import rms_norm
+from kernels.reference.store_kv import store_kv
+from sparkinfer.checkpoint.hparams import HParams
+from sparkinfer.model.linear import Linear, fuse
+from sparkinfer.model.module import Module
+from sparkinfer.model.norm import RMSNorm
+from sparkinfer.model.rope import Rope
+from sparkinfer.model.step import Step
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionVariant:
+    """How an architecture's attention differs from the plain one."""
+
+    has_bias: bool = False
+    has_qk_norm: bool = False
+    # Sigmoid gate on the output: rows of attn_q after each head's query rows, or a matrix of its own.
+    gate: Literal["none", "in_query", "separate"] = "none"
+
+
+class Attention(Module):
+    """attn_output(attention(rope(norm(q)), rope(norm(k)), v)), optionally gated."""
+
+    def __init__(self, hparams: HParams, layer: int, rope: Rope | None, variant: AttentionVariant) -> None:
+        self._layer, self._layer_type = layer, hparams.layer_types[layer]
+        self._rope, self._variant, self._eps = rope, variant, hparams.rms_norm_eps
+        self._num_q_heads, self._num_kv_heads, self._head_dim = hparams.num_q_heads, hparams.num_kv_heads, hparams.head_dim
+        self._scale = hparams.attention_scale
+        hidden, q_size, kv_size = hparams.hidden_size, self._num_q_heads * self._head_dim, self._num_kv_heads * self._head_dim
+        q_rows = 2 * q_size if variant.gate == "in_query" else q_size
+        self.attn_q = Linear(hidden, q_rows, variant.has_bias)
+        self.attn_k = Linear(hidden, kv_size, variant.has_bias)
+        self.attn_v = Linear(hidden, kv_size, variant.has_bias)
+        self.attn_output = Linear(q_size, hidden)
+        if variant.gate == "separate":
+            self.attn_gate = Linear(hidden, q_size)
+        if variant.has_qk_norm:
+            self.attn_q_norm = RMSNorm(self._head_dim, hparams.rms_norm_eps)
+            self.attn_k_norm = RMSNorm(self._head_dim, hparams.rms_norm_eps)
+
+    def prepare(self) -> None:
+        """Fuse the input projections, and the two head norms into one row per head."""
+        gate = [self.attn_gate] if self._variant.gate == "separate" else []
+        self._projections = fuse(self.attn_q, self.attn_k, self.attn_v, *gate)
+        if self._variant.has_qk_norm:
+            q_norm = self.attn_q_norm.weight.expand(self._num_q_heads, -1)
+            self._qk_norm = torch.cat((q_norm, self.attn_k_norm.weight.expand(self._num_kv_heads, -1)))
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        """x: [num_tokens, hidden_size], normed -> [num_tokens, hidden_size]."""
+        qk, v, gate = self._project(x)
+        if self._variant.has_qk_norm:
+            qk = rms_norm(qk, None, self._eps) * self._qk_norm
+        if self._rope is not None:
+            qk = self._rope.rotate(qk, step.angles[self._layer_type])
+        q, k = qk.split((self._num_q_heads, self._num_kv_heads), dim=1)
+        k_cache, v_cache = step.kv_cache.layer(self._layer)
+        store_kv(k, v, k_cache, v_cache, step.batch.slot_mapping)
+        out = attend(q, k_cache, v_cache, step.attention[self._layer_type], self._scale)
+        return self.attn_output(out.flatten(1) if gate is None else out.flatten(1) * torch.sigmoid(gate))
+
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Queries and keys [num_tokens, num_q_heads + num_kv_heads, head_dim], values, and the gate [num_tokens, q_size]."""
+        heads = self._projections(x).unflatten(1, (-1, self._head_dim))
+        num_q_heads, num_kv_heads = self._num_q_heads, self._num_kv_heads
+        if self._variant.gate == "in_query":
+            q_and_gate, k, v = heads.split((2 * num_q_heads, num_kv_heads, num_kv_heads), dim=1)
+            return torch.cat((q_and_gate[:, 0::2], k), dim=1), v, q_and_gate[:, 1::2].flatten(1)
+        qk, v = heads[:, : num_q_heads + num_kv_heads], heads[:, num_q_heads + num_kv_heads : num_q_heads + 2 * num_kv_heads]
+        gate = heads[:, num_q_heads + 2 * num_kv_heads :].flatten(1) if self._variant.gate == "separate" else None
+        return qk, v, gate

@@ -1,0 +1,76 @@
+"""Fills a model's tensors from a checkpoint, dequantised to float32. Knows names and shapes; never layers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparkinfer.checkpoint.gguf import GGUFFile
+from sparkinfer.checkpoint.hparams import HParams
+from sparkinfer.errors import CheckpointError
+from sparkinfer.model.module import Module
+
+Progress = Callable[[int, int], None]  # (bytes_done, bytes_total) of the checkpoint's tensor data
+
+
+def load_tensors(model: Module, gguf: GGUFFile, hparams: HParams, device: torch.device, progress: Progress) -> None:
+    """Read every unloaded tensor of `model` and let its modules prepare.
+
+    Raises CheckpointError naming a tensor that is missing, unexpected, or of another shape.
+    """
+    slots = {name: (owner, attribute) for name, owner, attribute in model.unloaded_tensors()}
+    _refuse_unexpected(gguf, set(slots), hparams)
+    bytes_total = sum(gguf.tensors[name].num_bytes for name in slots if name in gguf.tensors)
+    bytes_done = 0
+    for name, (owner, attribute) in slots.items():
+        setattr(owner, attribute, _read(gguf, name, getattr(owner, attribute).shape, device))
+        bytes_done += gguf.tensors[name].num_bytes
+        progress(bytes_done, bytes_total)
+    for module in list(model.modules()):
+        module.prepare()
+
+
+def _read(gguf: GGUFFile, name: str, shape: torch.Size, device: torch.device) -> Tensor:
+    info = gguf.tensors.get(name)
+    if info is None:
+        raise CheckpointError(f"{gguf.path}: tensor {name!r} is missing; expected shape {tuple(shape)}")
+    if _without_ones(info.shape) != _without_ones(shape):
+        raise CheckpointError(f"{gguf.path}: tensor {name!r} has shape {info.shape}; expected {tuple(shape)}")
+    values = gguf.dequantize(name).reshape(shape)
+    scale_name = _scale_name(name)
+    if scale_name in gguf.tensors:
+        scale = gguf.dequantize(scale_name).reshape(-1)
+        values = values * scale.reshape(-1, *[1] * (values.ndim - 1))
+    tensor = torch.empty(shape, dtype=torch.float32)
+    np.copyto(tensor.numpy(), values)
+    return tensor.to(device)
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(size for size in shape if size != 1)
+
+
+def _scale_name(name: str) -> str:
+    """The factor that belongs to a tensor whose format has no room for one (NVFP4): [1], or [num_experts]."""
+    return name.removesuffix(".weight") + ".scale"
+
+
+def _refuse_unexpected(gguf: GGUFFile, expected: set[str], hparams: HParams) -> None:
+    scales = {_scale_name(name) for name in expected} | {
+        name.removesuffix(".weight") + ".input_scale" for name in expected
+    }
+    for name in gguf.tensors:
+        if name not in expected and name not in scales and not _is_skipped(name, hparams):
+            raise CheckpointError(f"{gguf.path}: tensor {name!r} is not part of a {hparams.architecture!r} model")
+
+
+def _is_skipped(name: str, hparams: HParams) -> bool:
+    """Next-token-prediction blocks, which lie after the trunk."""
+    block = re.match(r"blk\.(\d+)\.", name)
+    if block is None:
+        return False
+    return hparams.num_layers <= int(block[1]) < hparams.num_layers + hparams.num_nextn_layers

@@ -1,0 +1,48 @@
+"""Which class builds which architecture, and `load_model`. Knows `general.architecture`; never what is inside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from sparkinfer.checkpoint.gguf import GGUFFile
+from sparkinfer.checkpoint.hparams import HParams
+from sparkinfer.engine.kv_cache import KVCache
+from sparkinfer.engine.state_pool import StatePool
+from sparkinfer.errors import CheckpointError
+from sparkinfer.model.forward_batch import ForwardBatch
+from sparkinfer.model.llama import Llama
+from sparkinfer.model.loader import Progress, load_tensors
+from sparkinfer.model.transformer import Transformer
+
+
+class Model(Protocol):
+    """What the engine drives. The caller provides torch.inference_mode."""
+
+    hparams: HParams
+
+    def forward(self, batch: ForwardBatch, kv_cache: KVCache, state_pool: StatePool) -> Tensor:
+        """Run one step: stores keys, values and states, returns logits [num_logits, vocab_size] f32."""
+
+
+ARCHITECTURES: dict[str, Callable[[HParams, Collection[str], torch.device], Transformer]] = {
+    "llama": Llama,
+}
+
+
+def load_model(gguf: GGUFFile, hparams: HParams, device: torch.device, progress: Progress) -> Model:
+    """Build the model that the checkpoint holds and load its weights onto `device`.
+
+    progress(bytes_done, bytes_total) is called after every tensor.
+    Raises CheckpointError for an unknown architecture, or a missing, unexpected or wrongly shaped tensor.
+    """
+    architecture = ARCHITECTURES.get(hparams.architecture)
+    if architecture is None:
+        known = ", ".join(sorted(ARCHITECTURES))
+        raise CheckpointError(f"{gguf.path}: architecture {hparams.architecture!r} is not supported; known: {known}")
+    model = architecture(hparams, gguf.tensors.keys(), device)
+    load_tensors(model, gguf, hparams, device, progress)
+    return model

@@ -1,0 +1,88 @@
+"""Drives a model through ForwardBatch step by step, with scattered blocks and slots, for the tests of this folder."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import torch
+
+from sparkinfer.checkpoint.gguf import GGUFFile
+from sparkinfer.checkpoint.hparams import HParams
+from sparkinfer.engine.kv_cache import KVCache
+from sparkinfer.engine.state_pool import StatePool
+from sparkinfer.model.forward_batch import ForwardBatch
+from sparkinfer.model.registry import Model, load_model
+
+CPU = torch.device("cpu")
+
+
+def load(path: Path) -> Model:
+    gguf = GGUFFile.open(path)
+    return load_model(gguf, HParams.from_gguf(gguf), CPU, lambda done, total: None)
+
+
+class Driver:
+    """Sequences named by any hashable key; every step may extend any of them by any number of tokens."""
+
+    def __init__(self, model: Model, num_blocks: int = 64, block_size: int = 16, seed: int = 0) -> None:
+        self.model = model
+        self.block_size = block_size
+        self.kv_cache = KVCache(model.hparams, num_blocks, block_size, torch.float32, CPU)
+        for pool in (*self.kv_cache.k, *self.kv_cache.v):
+            if pool is not None:
+                pool.fill_(float("nan"))  # a row that is read before it is written shows
+        self.state_pool = StatePool(model.hparams, 16, CPU)
+        for state in (*self.state_pool.conv, *self.state_pool.state):
+            if state is not None:
+                state.fill_(float("nan"))
+        rng = random.Random(seed)
+        self.free_blocks = rng.sample(range(num_blocks), num_blocks)
+        self.free_slots = rng.sample(range(16), 16)
+        self.tables: dict[object, list[int]] = {}
+        self.lengths: dict[object, int] = {}
+        self.slots: dict[object, int] = {}
+
+    def step(self, work: dict[object, list[int]]) -> dict[object, torch.Tensor]:
+        """Run the new tokens of each sequence together; returns its logits [query_len, vocab_size]."""
+        batch = self.batch(work)
+        with torch.inference_mode():
+            logits = self.model.forward(batch, self.kv_cache, self.state_pool)
+        return dict(zip(work, logits.split(batch.query_lens), strict=True))
+
+    def batch(self, work: dict[object, list[int]]) -> ForwardBatch:
+        positions, slot_mapping, query_lens = [], [], []
+        for key, tokens in work.items():
+            start = self.lengths.get(key, 0)
+            end = self.lengths[key] = start + len(tokens)
+            table = self.tables.setdefault(key, [])
+            while len(table) * self.block_size < end:
+                table.append(self.free_blocks.pop())
+            if key not in self.slots:
+                self.slots[key] = self.free_slots.pop()
+            query_lens.append(len(tokens))
+            positions += range(start, end)
+            slot_mapping += [table[p // self.block_size] * self.block_size + p % self.block_size for p in range(start, end)]
+        width = max(len(self.tables[key]) for key in work)
+        context_lens = [self.lengths[key] for key in work]
+        return ForwardBatch(
+            input_ids=torch.tensor([token for tokens in work.values() for token in tokens]),
+            positions=torch.tensor(positions),
+            cu_seqlens_q=torch.tensor([0, *query_lens], dtype=torch.int32).cumsum(0, dtype=torch.int32),
+            context_lens=torch.tensor(context_lens, dtype=torch.int32),
+            slot_mapping=torch.tensor(slot_mapping),
+            block_tables=torch.tensor(
+                [self.tables[key] + [0] * (width - len(self.tables[key])) for key in work], dtype=torch.int32
+            ),
+            state_slots=torch.tensor([self.slots[key] for key in work]),
+            logits_indices=torch.arange(len(positions)),
+            query_lens=query_lens,
+            context_lens_cpu=context_lens,
+        )
+
+
+def run_chunks(model: Model, tokens: list[int], chunk: int, seed: int = 0) -> torch.Tensor:
+    """Logits [len(tokens), vocab_size] of one sequence run `chunk` tokens a step."""
+    driver = Driver(model, seed=seed)
+    steps = [driver.step({"only": tokens[i : i + chunk]})["only"] for i in range(0, len(tokens), chunk)]
+    return torch.cat(steps)
