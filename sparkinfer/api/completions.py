@@ -1,0 +1,73 @@
+"""POST /v1/completions: body to one Request per prompt.
+
+Knows neither the answer's shape (completions_reply.py) nor any process.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparkinfer.api.errors import context_length_error
+from sparkinfer.api.generation import Generation, NewRequestId, read_stream
+from sparkinfer.api.models import MAX_TOP_LOGPROBS, ModelInfo
+from sparkinfer.api.sampling import read_choices, read_sampling, read_stop, read_token_ids
+from sparkinfer.api.schema import Object, as_list, fail, read_bool, read_int, read_str, type_name
+from sparkinfer.request import Prompt, Request, TextPrompt, TokenPrompt
+
+MAX_PROMPTS = 256  # in one request
+MAX_TOTAL_CHOICES = 512  # prompts * n
+
+
+def parse_completion(body: Object, info: ModelInfo, new_request_id: NewRequestId) -> Generation:
+    """The generation that `body` asks for; RequestError(400) names the field that is wrong."""
+    prompts = parse_prompts(body.get("prompt"), info)
+    if body.get("suffix") is not None:
+        fail("suffix", "is not supported")
+    read_int(body, "best_of", 1, 1)
+    n = read_choices(body)
+    if len(prompts) * n > MAX_TOTAL_CHOICES:
+        fail("prompt", f"prompts times n must be at most {MAX_TOTAL_CHOICES}, got {len(prompts) * n}")
+    read_str(body, "user")
+    stream, include_usage = read_stream(body)
+    sampling = read_sampling(body, info, read_int(body, "logprobs", 0, MAX_TOP_LOGPROBS))
+    stop = read_stop(body)
+    echo = read_bool(body, "echo", False)
+    requests = tuple(
+        Request(request_id=new_request_id(), prompt=prompt, sampling=sampling, n=n, stop=stop, echo=echo)
+        for prompt in prompts
+    )
+    return Generation(requests, stream, include_usage)
+
+
+def parse_prompts(value: Any, info: ModelInfo) -> tuple[Prompt, ...]:
+    """A string, token ids, or a list of either; never empty, never mixed."""
+    if isinstance(value, str):
+        return (_text_prompt(value, "prompt"),)
+    if not isinstance(value, list):
+        fail("prompt", f"must be a string, token ids, or an array of either, not {type_name(value)}")
+    if not value:
+        fail("prompt", "must not be empty")
+    if isinstance(value[0], int):
+        return (_token_prompt(value, "prompt", info),)
+    if len(value) > MAX_PROMPTS:
+        fail("prompt", f"must have at most {MAX_PROMPTS} prompts, got {len(value)}")
+    if isinstance(value[0], str):
+        return tuple(_text_prompt(item, f"prompt[{i}]") for i, item in enumerate(value))
+    return tuple(_token_prompt(item, f"prompt[{i}]", info) for i, item in enumerate(value))
+
+
+def _text_prompt(value: Any, path: str) -> TextPrompt:
+    if not isinstance(value, str):
+        fail(path, f"must be a string like the first prompt, not {type_name(value)}")
+    if not value:
+        fail(path, "must not be empty")
+    return TextPrompt(text=value)
+
+
+def _token_prompt(value: Any, path: str, info: ModelInfo) -> TokenPrompt:
+    token_ids = as_list(value, path)
+    if not token_ids:
+        fail(path, "must not be empty")
+    if len(token_ids) >= info.max_model_len:
+        raise context_length_error(info.max_model_len, len(token_ids), path)
+    return TokenPrompt(token_ids=read_token_ids(token_ids, info.vocab_size, path))

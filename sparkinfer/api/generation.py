@@ -1,0 +1,31 @@
+"""What one HTTP request asks the text pool for, whatever API it came through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sparkinfer.api.schema import Object, read_bool, read_object
+from sparkinfer.request import Request, RequestId
+
+NewRequestId = Callable[[], RequestId]
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One Request per prompt; choice i of prompt p is choice p * n + i of the answer."""
+
+    requests: tuple[Request, ...]
+    stream: bool
+    include_usage: bool  # a stream ends with a usage chunk whatever the server's own setting
+    exclude_reasoning: bool = False
+
+    @property
+    def num_choices(self) -> int:
+        return sum(request.n for request in self.requests)
+
+
+def read_stream(body: Object) -> tuple[bool, bool]:
+    """(stream, stream_options.include_usage); the options are checked and ignored when stream is false."""
+    options = read_object(body, "stream_options") or {}
+    return read_bool(body, "stream", False), read_bool(options, "include_usage", False, "stream_options")

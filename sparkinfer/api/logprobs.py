@@ -1,0 +1,84 @@
+"""Log probabilities in the two spellings of the OpenAI API. Knows nothing of how they were computed."""
+
+from __future__ import annotations
+
+import codecs
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+MIN_LOGPROB = -9999.0  # stands for -inf and NaN, which JSON cannot carry
+
+
+class TokenLogprob(Protocol):
+    """One generated token with its alternatives, best first: (token id, exact bytes, natural log)."""
+
+    @property
+    def token_id(self) -> int: ...
+    @property
+    def token(self) -> bytes: ...
+    @property
+    def logprob(self) -> float: ...
+    @property
+    def top(self) -> Sequence[tuple[int, bytes, float]]: ...
+
+
+def chat_logprobs(entries: Sequence[TokenLogprob]) -> dict[str, Any]:
+    """choices[].logprobs of a chat answer; token_id is an extension."""
+    content = []
+    for entry in entries:
+        item = _chat_entry(entry.token_id, entry.token, entry.logprob)
+        item["top_logprobs"] = [_chat_entry(*alternative) for alternative in entry.top]
+        content.append(item)
+    return {"content": content, "refusal": None}
+
+
+class CompletionLogprobs:
+    """Builds choices[].logprobs of one completion choice piece by piece; offsets count characters of the text."""
+
+    def __init__(self, start: int) -> None:
+        """start: characters of the choice's text before the first token (the echoed prompt)."""
+        self._offset = start
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def render(self, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
+        """The object for the next `entries`; a token inside a character has the character's own offset."""
+        offsets = []
+        for entry in entries:
+            offsets.append(self._offset)
+            self._offset += len(self._decoder.decode(entry.token))
+        return {
+            "tokens": [_display(entry.token) for entry in entries],
+            "token_logprobs": [finite_logprob(entry.logprob) for entry in entries],
+            "top_logprobs": [_top_by_token(entry) for entry in entries],
+            "text_offset": offsets,
+        }
+
+
+def finite_logprob(value: float) -> float:
+    """`value`, or MIN_LOGPROB for NaN and anything below it."""
+    return value if math.isfinite(value) and value > MIN_LOGPROB else MIN_LOGPROB
+
+
+def _chat_entry(token_id: int, token: bytes, logprob: float) -> dict[str, Any]:
+    return {
+        "token": token.decode("utf-8", "replace"),
+        "token_id": token_id,
+        "logprob": finite_logprob(logprob),
+        "bytes": list(token),
+    }
+
+
+def _top_by_token(entry: TokenLogprob) -> dict[str, float]:
+    """Alternatives by text, and the chosen token among them."""
+    top = {_display(token): finite_logprob(logprob) for _, token, logprob in reversed(entry.top)}
+    top.setdefault(_display(entry.token), finite_logprob(entry.logprob))
+    return top
+
+
+def _display(token: bytes) -> str:
+    """The token's text; bytes that are no text are spelled out, so that different tokens stay different keys."""
+    try:
+        return token.decode("utf-8")
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token)
