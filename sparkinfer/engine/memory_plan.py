@@ -1,0 +1,72 @@
+"""How many KV blocks the engine gets, and the longest sequence they can hold. Knows bytes; never tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparkinfer.config import EngineConfig
+from sparkinfer.errors import ConfigError
+
+# Left to the rest of the machine, and the most that the automatic choice takes: a laptop must stay usable.
+AUTO_SHARE_OF_FREE_MEMORY = 0.5
+AUTO_MAX_BYTES = 2 << 30
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """What fits: num_blocks KV blocks; sequences of up to max_model_len tokens."""
+
+    num_blocks: int
+    max_model_len: int
+
+
+def plan_memory(
+    config: EngineConfig, *, bytes_per_block: int, max_num_seqs: int, max_model_len: int, model_context: int, free: int
+) -> MemoryPlan:
+    """Size the KV pool.
+
+    bytes_per_block:  one block over all attention layers
+    max_model_len:    configured limit in tokens, 0 for none; then what does not fit shortens the context
+    model_context:    context length of the model in tokens
+    free:             bytes that may be had now, weights already loaded
+    Raises ConfigError when a configured size cannot be held.
+    """
+    wanted_len = min(max_model_len or model_context, model_context)
+    blocks_per_sequence = -(-wanted_len // config.block_size)
+    most = blocks_per_sequence * max_num_seqs
+    if config.kv_cache_gib:
+        budget = int(config.kv_cache_gib * GIB)
+        if budget > free:
+            raise ConfigError(
+                f"[engine] kv_cache_gib = {config.kv_cache_gib}: only {free / GIB:.1f} GiB of memory are free"
+            )
+    else:
+        budget = min(int(free * AUTO_SHARE_OF_FREE_MEMORY), max(AUTO_MAX_BYTES, blocks_per_sequence * bytes_per_block))
+    num_blocks = min(most, budget // bytes_per_block)
+    needed = blocks_per_sequence if max_model_len else 1
+    if num_blocks < needed:
+        raise ConfigError(
+            f"[model] max_model_len = {wanted_len}: needs {blocks_per_sequence * bytes_per_block / GIB:.2f} GiB of KV "
+            f"cache, {budget / GIB:.2f} GiB are available; lower max_model_len or raise [engine] kv_cache_gib"
+        )
+    return MemoryPlan(num_blocks, min(wanted_len, num_blocks * config.block_size))
+
+
+def free_host_memory() -> int:
+    """Bytes the kernel says can be had without swapping (MemAvailable, proc(5)); a container's own limit counts too."""
+    with open("/proc/meminfo") as file:
+        available = next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:"))
+    return min(available, _free_in_cgroup(available))
+
+
+def _free_in_cgroup(default: int) -> int:
+    """Room below the memory limit of this process's cgroup (v2), `default` where there is none."""
+    try:
+        with open("/sys/fs/cgroup/memory.max") as file:
+            limit = file.read().strip()
+        with open("/sys/fs/cgroup/memory.current") as file:
+            used = int(file.read())
+    except OSError:
+        return default
+    return default if limit == "max" else max(0, int(limit) - used)

@@ -1,0 +1,127 @@
+"""One choice's way from token ids to text: detokenise, split off reasoning, find stop strings, pair logprobs with text.
+
+Pure state, one instance a choice, owned by the text worker. Knows tokens and text; never processes or APIs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sparkinfer.text.detokenizer import Detokenizer
+from sparkinfer.text.output_parser import OutputParser
+from sparkinfer.text.stop_strings import StopStringFilter
+from sparkinfer.text.tokenizer import Tokenizer
+
+
+class TokenEntry(NamedTuple):
+    """Logprob of one generated token; `top` holds (token_id, logprob), best first."""
+
+    token_id: int
+    logprob: float
+    top: Sequence[tuple[int, float]]
+
+
+class TextDelta(NamedTuple):
+    """What a step added to one choice."""
+
+    content: str
+    reasoning: str
+    num_tokens: int
+    entries: list[TokenEntry]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """How a choice's tokens become text."""
+
+    stop: tuple[str, ...] = ()        # stop strings; they act on content, never on reasoning
+    parses_reasoning: bool = False    # split off a <think> section
+    starts_in_reasoning: bool = False  # the prompt already opened it
+
+
+class ChoiceStream:
+    """Feed tokens with `push`, collect text with `take`, end with `finish`.
+
+    After a stop string matched (`stop_string` is set) further tokens are ignored. The result does not depend on how
+    often `take` is called.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, options: StreamOptions) -> None:
+        self._detokenizer = Detokenizer(tokenizer)
+        self._parser = OutputParser(options.starts_in_reasoning) if options.parses_reasoning else None
+        self._stops = StopStringFilter(options.stop) if options.stop else None
+        self._content = ""
+        self._reasoning = ""
+        self._fresh_tokens = 0
+        self._entries: list[TokenEntry] = []
+        self.num_tokens = 0
+        self.num_reasoning_tokens = 0
+        self.stop_string: str | None = None
+        self.is_finished = False
+
+    def push(self, token_id: int, entry: TokenEntry | None = None) -> None:
+        """Account for one generated token."""
+        if self.stop_string is not None:
+            return
+        self.num_tokens += 1
+        self._fresh_tokens += 1
+        if entry is not None:
+            self._entries.append(entry)
+        if self._parser is not None and self._parser.in_reasoning:
+            self.num_reasoning_tokens += 1
+        text = self._detokenizer.push(token_id)
+        if text:
+            self._add(text)
+
+    def take(self) -> TextDelta | None:
+        """Text since the last call, None when nothing may be shown yet."""
+        if not (self._content or self._reasoning):
+            return None
+        delta = TextDelta(self._content, self._reasoning, self._fresh_tokens, self._entries)
+        self._content, self._reasoning, self._fresh_tokens, self._entries = "", "", 0, []
+        return delta
+
+    def finish(self) -> TextDelta | None:
+        """Release what was held back (half a character, half a marker, half a stop string) and close the stream."""
+        self.is_finished = True
+        if self.stop_string is None:
+            tail = self._detokenizer.flush()
+            if tail:
+                self._add(tail)
+        if self.stop_string is None:
+            self._flush_parsers()
+        if self._content or self._reasoning or self._entries or self._fresh_tokens:
+            delta = TextDelta(self._content, self._reasoning, self._fresh_tokens, self._entries)
+            self._content, self._reasoning, self._fresh_tokens, self._entries = "", "", 0, []
+            return delta
+        return None
+
+    def _add(self, text: str) -> None:
+        if self._parser is None:
+            self._add_content(text)
+            return
+        reasoning, content = self._parser.push(text)
+        self._reasoning += reasoning
+        if content:
+            self._add_content(content)
+
+    def _add_content(self, content: str) -> None:
+        if self._stops is None:
+            self._content += content
+            return
+        self._content += self._stops.push(content)
+        if self._stops.matched is not None:
+            self.stop_string = self._stops.matched
+            if self._entries:
+                self._entries.pop()  # the token whose text completed the stop string
+
+    def _flush_parsers(self) -> None:
+        if self._parser is not None:
+            reasoning, content = self._parser.flush()
+            self._reasoning += reasoning
+            if content:
+                self._add_content(content)
+        if self._stops is not None and self.stop_string is None:
+            self._content += self._stops.flush()

@@ -1,0 +1,92 @@
+"""From a Request to the token ids the engine runs: render, tokenise, check against the context.
+
+Owned by the text worker, called from its encoding thread. Knows prompts; never sampling beyond its length limits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparkinfer.checkpoint.gguf import GGUFFile
+from sparkinfer.errors import RequestError
+from sparkinfer.request import ChatPrompt, Prompt, Request, TextPrompt
+from sparkinfer.text.chat_template import ChatTemplate
+from sparkinfer.text.choice_stream import StreamOptions
+from sparkinfer.text.tokenizer import Tokenizer
+
+THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPrompt:
+    """A prompt that fits: its ids, the room left for the answer, and how the answer becomes text."""
+
+    token_ids: list[int]
+    max_tokens: int                   # tokens the context has room for, >= 1
+    stream: StreamOptions
+    echo: str = ""                    # the prompt's text, when the request asks for it
+
+
+class PromptEncoder:
+    """Template and tokenizer of the served model."""
+
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate) -> None:
+        self.tokenizer = tokenizer
+        self._template = template
+        self._thinks = tokenizer.has_token(THINK_CLOSE)
+
+    @classmethod
+    def from_gguf(cls, gguf: GGUFFile, tokenizer_file: Path | None = None) -> PromptEncoder:
+        """From the file's own metadata, or with the tokenizer.json given instead. Raises CheckpointError."""
+        if tokenizer_file is not None:
+            tokenizer = Tokenizer.from_file(tokenizer_file)
+        else:
+            tokenizer = Tokenizer.from_metadata(gguf.metadata)
+        return cls(tokenizer, ChatTemplate.from_metadata(gguf.metadata, tokenizer))
+
+    def encode_request(self, request: Request, max_model_len: int) -> EncodedPrompt:
+        """Encode the prompt of `request` for a context of `max_model_len` tokens.
+
+        Raises RequestError 400: template errors, unknown ids, an empty prompt, a prompt longer than the context.
+        """
+        token_ids, text = self._encode(request.prompt)
+        if not token_ids:
+            raise RequestError(400, "the prompt is empty", param=_field(request.prompt))
+        if len(token_ids) >= max_model_len:
+            raise RequestError(
+                400,
+                f"This model's maximum context length is {max_model_len} tokens. However, you requested "
+                f"{len(token_ids) + 1} tokens ({len(token_ids)} in the prompt, at least 1 in the completion). "
+                "Please reduce the length of the prompt.",
+                param=_field(request.prompt),
+                code="context_length_exceeded",
+            )
+        parses = self._thinks and isinstance(request.prompt, ChatPrompt)
+        stream = StreamOptions(request.stop, parses, parses and text.rstrip().endswith(THINK_OPEN))
+        echo = (text or self.tokenizer.decode(token_ids)) if request.echo else ""
+        return EncodedPrompt(token_ids, max_model_len - len(token_ids), stream, echo)
+
+    def encode_prompt(self, prompt: Prompt) -> list[int]:
+        """Token ids of a prompt of any length. Raises RequestError 400 as above."""
+        return self._encode(prompt)[0]
+
+    def _encode(self, prompt: Prompt) -> tuple[list[int], str]:
+        """Token ids and text; the text of a token prompt is empty."""
+        if isinstance(prompt, ChatPrompt):
+            rendered = self._template.render(prompt)
+            return self.tokenizer.encode_rendered(rendered), rendered.text
+        if isinstance(prompt, TextPrompt):
+            return self.tokenizer.encode_text_prompt(prompt.text), prompt.text
+        for position, token_id in enumerate(prompt.token_ids):
+            if not 0 <= token_id < self.tokenizer.vocab_size:
+                raise RequestError(
+                    400,
+                    f"token id {token_id} is outside the vocabulary (0 to {self.tokenizer.vocab_size - 1})",
+                    param=f"prompt[{position}]",
+                )
+        return list(prompt.token_ids), ""
+
+
+def _field(prompt: Prompt) -> str:
+    return "messages" if isinstance(prompt, ChatPrompt) else "prompt"

@@ -1,0 +1,20 @@
+"""Fixtures that several parts of the suite share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+# Two cores are shared by the forward and its surroundings: let idle OpenMP threads give way at once.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
+from sparkinfer.checkpoint.fetch import resolve
+from sparkinfer.config import DEFAULT_MODEL, ModelConfig, cache_dir
+
+
+@pytest.fixture(scope="session")
+def embedded_model() -> Path:
+    """The embedded default model on disk; fetched once into the user's cache."""
+    return resolve(DEFAULT_MODEL, cache_dir(ModelConfig()))

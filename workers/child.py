@@ -1,0 +1,83 @@
+"""One child process of the supervisor: spawning it, what is known of it, and how to end it.
+
+Knows pids and descriptors; never requests.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ipc.channel import Outbox
+from ipc.codec import ENCODER
+from ipc.endpoints import inbox
+from ipc.status_board import StatusSlot
+from ipc.worker_spec import WorkerSpec, write_spec
+
+ROOT = Path(__file__).resolve().parent.parent
+BACKOFF_FIRST_S = 0.1
+BACKOFF_MAX_S = 10.0
+STABLE_AFTER_S = 60.0  # a worker that lived this long starts its back-off afresh
+
+
+@dataclass(slots=True)
+class Child:
+    """A named worker across its generations. Owned by the supervisor's loop."""
+
+    name: str
+    module: str                       # dotted name of the worker's module
+    status: StatusSlot
+    generation: int = 0
+    pid: int = 0                      # 0: not running
+    outbox: Outbox | None = None
+    spawned_at: float = 0.0
+    is_ready: bool = False            # this generation has reported READY
+    respawn_at: float = 0.0           # 0: no respawn planned
+    aborted_at: float = 0.0           # when SIGABRT was sent for a stale heartbeat
+    failures: int = field(default=0)  # deaths in a row, for the back-off
+
+    def spawn(self, spec: WorkerSpec, inherited_fds: list[int], environment: dict[str, str]) -> None:
+        """Start the process of `spec.generation`; its inbox may be written to at once."""
+        self.generation = spec.generation
+        self.status.begin(spec.generation)
+        spec_fd = write_spec(spec)
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", self.module, str(spec_fd)],
+                pass_fds=[spec_fd, *inherited_fds],
+                stdin=subprocess.DEVNULL,
+                env={**environment, "PYTHONPATH": str(ROOT)},
+                process_group=0,  # a terminal's Ctrl-C reaches the supervisor only
+            )
+        finally:
+            os.close(spec_fd)
+        process.returncode = 0  # the supervisor reaps all children itself; keep Popen from warning about this one
+        self.pid = process.pid
+        self.outbox = Outbox(inbox(spec.run_dir, self.name, self.generation), ENCODER)
+        self.spawned_at, self.is_ready, self.respawn_at, self.aborted_at = time.monotonic(), False, 0.0, 0.0
+
+    def died(self) -> None:
+        """Forget the process and close the channel to it."""
+        if time.monotonic() - self.spawned_at > STABLE_AFTER_S:
+            self.failures = 0
+        self.failures += 1
+        self.pid, self.is_ready = 0, False
+        if self.outbox is not None:
+            self.outbox.close()
+            self.outbox = None
+
+    def plan_respawn(self) -> float:
+        """Set and return the jittered delay in seconds before the next generation."""
+        delay = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2 ** (self.failures - 1)) * random.uniform(0.5, 1.5)
+        self.respawn_at = time.monotonic() + delay
+        return delay
+
+    def kill(self, number: signal.Signals) -> None:
+        if self.pid:
+            os.kill(self.pid, number)

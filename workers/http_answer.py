@@ -1,0 +1,223 @@
+"""One HTTP request while its answer is produced: events of the text pool in, bytes or a whole document out.
+
+Lives on the event loop of one http worker, which alone touches it. Knows no route and no peer.
+
+An Answer drives the transport straight from the ring's wake-up: RSGI's send_bytes hands its bytes over when it is
+called (what it returns is an awaitable that is already done), so a token needs no task and no future.
+
+NOTE: RSGI has no back-pressure and does not tell how much of a stream the client has not read. What one stream can
+pile up is bounded by its own length: max_output_tokens chunks of about 250 bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+from ipc.messages import Delta, Failed, Finished, Started, TextEvent, TokenLogprob
+from sparkinfer.api import sse
+from sparkinfer.api.generation import Generation
+from sparkinfer.api.reply import Choice, Reply
+from sparkinfer.api.usage import Usage
+from sparkinfer.errors import RequestError
+from sparkinfer.request import FinishReason, RequestId
+from workers.http_metrics import HttpMetrics
+
+
+class Transport(Protocol):
+    """The part of RSGI's stream transport that is used."""
+
+    def send_bytes(self, data: bytes) -> object: ...
+
+
+class Body(Protocol):
+    """Where an Answer puts what it learns; `index` counts choices over all prompts."""
+
+    def start(self, index: int, echo: str) -> None: ...
+    def delta(self, index: int, content: str, reasoning: str, logprobs: list[TokenLogprob] | None) -> None: ...
+    def finish(self, index: int, finish_reason: FinishReason) -> None: ...
+    def end(self, usage: Usage) -> None: ...
+    def fail(self, error: RequestError) -> None: ...
+    def flush(self) -> None: ...
+
+
+class StreamBody:
+    """Chunks, one write per flush. Until a transport is attached they wait."""
+
+    __slots__ = ("_chunks", "_reply", "_send_usage", "_transport", "quiet_ticks")
+
+    def __init__(self, reply: Reply, send_usage: bool) -> None:
+        self._reply = reply
+        self._send_usage = send_usage
+        self._chunks: list[bytes] = []
+        self._transport: Transport | None = None
+        self.quiet_ticks = 0  # turns of the keep-alive clock since the last write
+
+    def start(self, index: int, echo: str) -> None:
+        self._chunks.append(self._reply.start(index, echo))
+
+    def delta(self, index: int, content: str, reasoning: str, logprobs: list[TokenLogprob] | None) -> None:
+        self._chunks.append(self._reply.delta(index, content, reasoning, logprobs))
+
+    def finish(self, index: int, finish_reason: FinishReason) -> None:
+        self._chunks.append(self._reply.finish(index, finish_reason))
+
+    def end(self, usage: Usage) -> None:
+        self._chunks.append(self._reply.end(usage if self._send_usage else None))
+
+    def fail(self, error: RequestError) -> None:
+        self._chunks.append(self._reply.failure(error))
+
+    def attach(self, transport: Transport) -> None:
+        """The headers are out: from now on every flush writes."""
+        self._transport = transport
+        self.flush()
+
+    def flush(self) -> None:
+        if self._transport is None or not self._chunks:
+            return
+        data = b"".join(self._chunks)
+        self._chunks.clear()
+        if data:
+            self._transport.send_bytes(data)
+            self.quiet_ticks = 0
+
+    def tick(self) -> None:
+        """Half a keep-alive interval went by; the second one without a write sends a comment."""
+        self.quiet_ticks += 1
+        if self.quiet_ticks >= 2 and self._transport is not None:
+            self._transport.send_bytes(sse.KEEP_ALIVE)
+            self.quiet_ticks = 0
+
+
+class WholeBody:
+    """Collects the choices; `document` is there after `end`."""
+
+    def __init__(self, reply: Reply, num_choices: int) -> None:
+        self._reply = reply
+        self._choices = [Choice(index) for index in range(num_choices)]
+        self.document = b""
+
+    def start(self, index: int, echo: str) -> None:
+        self._choices[index].echo = echo
+
+    def delta(self, index: int, content: str, reasoning: str, logprobs: list[TokenLogprob] | None) -> None:
+        self._choices[index].add(content, reasoning, logprobs)
+
+    def finish(self, index: int, finish_reason: FinishReason) -> None:
+        self._choices[index].finish_reason = finish_reason
+
+    def end(self, usage: Usage) -> None:
+        self.document = self._reply.document(self._choices, usage)
+
+    def fail(self, error: RequestError) -> None:
+        pass
+
+    def flush(self) -> None:
+        pass
+
+
+class Answer:
+    """All prompts and choices of one HTTP request. Ends once: finished, failed or cancelled."""
+
+    def __init__(self, generation: Generation, body: Body, metrics: HttpMetrics, received_at: float) -> None:
+        """received_at: time.monotonic() when the request was read."""
+        self.requests = generation.requests
+        self.usage = Usage()
+        self.error: RequestError | None = None
+        self.is_done = False
+        self.is_cancelled = False
+        loop = asyncio.get_running_loop()
+        self.started: asyncio.Future[None] = loop.create_future()   # first event of any kind, or cancelled
+        self.finished: asyncio.Future[None] = loop.create_future()  # is_done
+        self._body = body
+        self._metrics = metrics
+        self._last_write_at = 0.0
+        self._received_at = received_at
+        self._has_new_tokens = False
+        self._cached: dict[RequestId, int] = {}
+        self._first_index: dict[RequestId, int] = {}
+        self._num_open = 0
+        for request in self.requests:
+            self._first_index[request.request_id] = self._num_open
+            self._num_open += request.n
+
+    def feed(self, event: TextEvent) -> None:
+        """One event of one of the requests, in order; ignored once the answer is done."""
+        if self.is_done:
+            return
+        if type(event) is Delta:
+            index = self._first_index[event.request_id] + event.choice
+            self._body.delta(index, event.content, event.reasoning, event.logprobs)
+            self._has_new_tokens = True
+        elif type(event) is Finished:
+            self._finish(event)
+        elif type(event) is Started:
+            self._start(event)
+        elif type(event) is Failed:
+            self.fail(RequestError(event.status, event.message, param=event.param, code=event.code))
+
+    def flush(self, now: float) -> None:
+        """The wake-up is over: write what it brought. now: time.monotonic()."""
+        self._body.flush()
+        if self._has_new_tokens:
+            self._has_new_tokens = False
+            if self._last_write_at:
+                self._metrics.inter_token.add(now - self._last_write_at)
+            else:
+                self._metrics.first_token.add(now - self._received_at)
+            self._last_write_at = now
+
+    def fail(self, error: RequestError) -> None:
+        """End the answer with an error, in the stream if there is one; nothing happens when it is done already."""
+        if not self.is_done:
+            self.error = error
+            self._body.fail(error)
+            self._end()
+
+    def cancel(self) -> None:
+        """The client is gone."""
+        if not self.is_done:
+            self.is_cancelled = True
+            self._end()
+
+    def _start(self, event: Started) -> None:
+        first = self._first_index[event.request_id]
+        self.usage.add_prompt(event.num_prompt_tokens)
+        for request in self.requests:
+            if request.request_id == event.request_id:
+                for choice in range(request.n):
+                    self._body.start(first + choice, event.echo)
+        self._cached[event.request_id] = 0
+        if not self.started.done() and len(self._cached) == len(self.requests):
+            self.started.set_result(None)
+
+    def _finish(self, event: Finished) -> None:
+        reason = FinishReason(event.finish_reason)
+        if reason not in (FinishReason.STOP, FinishReason.LENGTH):
+            self.fail(RequestError(503, "The generation was aborted", code="aborted"))
+            return
+        self._body.finish(self._first_index[event.request_id] + event.choice, reason)
+        self.usage.add_choice(event.num_tokens, event.num_reasoning_tokens, event.ttft_ms, event.generation_ms)
+        self._cached[event.request_id] = max(self._cached.get(event.request_id, 0), event.num_cached_tokens)
+        self._num_open -= 1
+        if self._num_open == 0:
+            self.usage.cached_tokens = sum(self._cached.values())
+            self._body.end(self.usage)
+            self._end()
+
+    def _end(self) -> None:
+        self.is_done = True
+        for future in (self.started, self.finished):
+            if not future.done():
+                future.set_result(None)
+
+
+class TokenCount:
+    """Answers of Count for one request of /v1/tokenize: an event sink like Answer, without a stream."""
+
+    def __init__(self, request_id: RequestId) -> None:
+        self.request_id = request_id
+        self.is_done = False
+        self.result: asyncio.Future[Sequence[int]] = asyncio.get_running_loop().create_future()

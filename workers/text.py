@@ -1,0 +1,340 @@
+"""The text worker: renders and tokenises prompts, turns token records into text, finds stop strings.
+
+Owns the state of every request it was given, from Submit to the last event; never a client socket, never torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from ipc.codec import ENCODER, TEXT_INBOX
+from ipc.messages import (
+    Abort,
+    Count,
+    Delta,
+    Failed,
+    Finished,
+    Generate,
+    PeerDown,
+    PeerUp,
+    SequenceFinished,
+    SequenceQueued,
+    Started,
+    Submit,
+    TextEvent,
+    Tokenized,
+    TokenLogprob,
+)
+from ipc.status_board import BootPhase, TextGauge
+from ipc.token_frame import EVENTS, unpack, unpack_events
+from sparkinfer.checkpoint.gguf import GGUFFile
+from sparkinfer.errors import RequestError
+from sparkinfer.request import FinishReason, Request, RequestId
+from sparkinfer.text.choice_stream import ChoiceStream, TextDelta, TokenEntry
+from sparkinfer.text.prompt_encoder import EncodedPrompt, PromptEncoder
+from workers import process
+from workers.process import WorkerContext
+
+log = logging.getLogger("text")
+
+GPU = "gpu-0"
+
+
+class OpenRequest:
+    """A request between Submit and its last event."""
+
+    def __init__(self, request: Request, reply_to: int) -> None:
+        self.request = request
+        self.reply_to = reply_to
+        self.encoded: EncodedPrompt | None = None
+        self.choices: list[ChoiceStream] = []
+        self.num_open = request.n
+
+
+class TextWorker:
+    """All requests of one text process. Runs on one event loop; only prompt encoding leaves it, for one thread."""
+
+    def __init__(self, context: WorkerContext, encoder: PromptEncoder) -> None:
+        self._context = context
+        self._encoder = encoder
+        self._requests: dict[RequestId, OpenRequest] = {}
+        self._events: dict[int, list[TextEvent]] = {}  # http index -> events of this turn
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="encode")
+        self._loop = asyncio.get_running_loop()
+        self._encoding: set[asyncio.Future[None]] = set()
+        self._max_model_len = 0  # the scheduler's, known once it is up
+
+    # Messages
+
+    def on_messages(self, messages: list[Any]) -> None:
+        """Handle a batch from the inbox and publish what came of it."""
+        for message in messages:
+            if isinstance(message, Submit):
+                self._submit(message)
+            elif isinstance(message, Abort):
+                self._abort(message.request_id)
+            elif isinstance(message, Count):
+                self._count(message)
+            elif isinstance(message, PeerUp):
+                self._peer_up(message)
+            elif isinstance(message, PeerDown):
+                self._peer_down(message)
+        self.publish()
+
+    def _submit(self, message: Submit) -> None:
+        request = message.request
+        self._requests[request.request_id] = OpenRequest(request, message.reply_to)
+        self._spawn(self._encode_and_generate(request))
+
+    def _count(self, message: Count) -> None:
+        self._spawn(self._encode_and_count(message))
+
+    def _spawn(self, coroutine: Any) -> None:
+        task = self._loop.create_task(coroutine)
+        self._encoding.add(task)
+        task.add_done_callback(self._encoding.discard)
+
+    async def _encode_and_generate(self, request: Request) -> None:
+        try:
+            if self._context.peers.outbox(GPU) is None:
+                raise _engine_unavailable()
+            encode = self._encoder.encode_request
+            encoded = await self._loop.run_in_executor(self._executor, encode, request, self._max_model_len)
+            self._generate(request, encoded)
+        except RequestError as error:
+            self._fail(request.request_id, error)
+        self.publish()
+
+    def _generate(self, request: Request, encoded: EncodedPrompt) -> None:
+        """Hand an encoded prompt to the scheduler; nothing happens if the request was aborted meanwhile."""
+        open_request = self._requests.get(request.request_id)
+        if open_request is None:
+            return
+        open_request.encoded = encoded
+        open_request.choices = [ChoiceStream(self._encoder.tokenizer, encoded.stream) for _ in range(request.n)]
+        sampling = request.sampling
+        if sampling.seed is None:
+            sampling = msgspec.structs.replace(sampling, seed=secrets.randbits(63))
+        sampling = msgspec.structs.replace(sampling, max_tokens=min(sampling.max_tokens, encoded.max_tokens))
+        message = Generate(
+            request_id=request.request_id,
+            reply_to=self._context.spec.index,
+            prompt_token_ids=np.asarray(encoded.token_ids, dtype="<i4").tobytes(),
+            sampling=sampling,
+            n=request.n,
+            priority=request.priority,
+        )
+        outbox = self._context.peers.outbox(GPU)
+        if outbox is None or not outbox.send(message):
+            raise _engine_unavailable()
+
+    async def _encode_and_count(self, message: Count) -> None:
+        try:
+            ids = await self._loop.run_in_executor(self._executor, self._encoder.encode_prompt, message.prompt)
+            self._emit(message.reply_to, Tokenized(message.request_id, ids))
+        except RequestError as error:
+            self._emit(message.reply_to, _failed(message.request_id, error))
+        self.publish()
+
+    def _abort(self, request_id: RequestId, choice: int = -1) -> None:
+        """Stop the generation of a request (and forget it), or of one choice of it."""
+        if choice < 0:
+            open_request = self._requests.pop(request_id, None)
+            if open_request is None:
+                return
+        outbox = self._context.peers.outbox(GPU)
+        if outbox is not None:
+            outbox.send(Abort(request_id, choice))
+
+    def _peer_up(self, message: PeerUp) -> None:
+        self._context.peers.up(message)
+        info = self._context.board.read_service_info()
+        if message.name == GPU and info is not None:
+            self._max_model_len = msgspec.json.decode(info)["max_model_len"]
+
+    def _peer_down(self, message: PeerDown) -> None:
+        if not self._context.peers.down(message):
+            return
+        if message.name == GPU:
+            error = RequestError(503, "the engine stopped while it worked on this request", code="engine_unavailable")
+            for request_id, open_request in list(self._requests.items()):
+                if open_request.encoded is not None:
+                    self._fail(request_id, error)
+        elif message.name in self._context.writers:
+            http_index = int(message.name.partition("-")[2])
+            self._events.pop(http_index, None)
+            self._context.writers[message.name].reset()
+            for request_id, open_request in list(self._requests.items()):
+                if open_request.reply_to == http_index:
+                    self._abort(request_id)
+
+    # Token records
+
+    def on_frames(self, _writer: str, frames: Sequence[bytes]) -> None:
+        """Handle what the scheduler published since the last wake-up and pass the text on, once per http worker."""
+        touched: dict[int, tuple[OpenRequest, RequestId, int]] = {}
+        requests = self._requests
+        for frame in frames:
+            if frame[0] == EVENTS:
+                self._take_deltas(touched)
+                touched.clear()
+                for event in unpack_events(frame):
+                    self._on_sequence_event(event)
+                continue
+            for request_id, choice, token_id, logprob, top in unpack(frame):
+                open_request = requests.get(RequestId(request_id))
+                if open_request is None:
+                    continue
+                stream = open_request.choices[choice]
+                if stream.stop_string is not None:
+                    continue
+                stream.push(token_id, None if logprob is None else TokenEntry(token_id, logprob, top))
+                touched[id(stream)] = (open_request, RequestId(request_id), choice)
+        self._take_deltas(touched)
+        self.publish()
+
+    def _take_deltas(self, touched: dict[int, tuple[OpenRequest, RequestId, int]]) -> None:
+        for open_request, request_id, choice in touched.values():
+            stream = open_request.choices[choice]
+            delta = stream.take()
+            if delta is not None:
+                self._emit_delta(open_request, request_id, choice, delta)
+            if stream.stop_string is not None:
+                self._abort(request_id, choice)  # its SequenceFinished brings the timings
+
+    def _on_sequence_event(self, event: SequenceQueued | SequenceFinished) -> None:
+        open_request = self._requests.get(event.request_id)
+        if open_request is None or open_request.encoded is None:
+            return
+        if isinstance(event, SequenceQueued):
+            encoded = open_request.encoded
+            self._emit(open_request.reply_to, Started(event.request_id, len(encoded.token_ids), encoded.echo))
+        elif event.finish_reason == FinishReason.ERROR:
+            error = RequestError(event.status or 500, event.message or "the engine failed", code=event.code)
+            self._fail(event.request_id, error)
+        elif not open_request.choices[event.choice].is_finished:
+            self._finish(open_request, event)
+
+    def _finish(self, open_request: OpenRequest, event: SequenceFinished) -> None:
+        stream = open_request.choices[event.choice]
+        delta = stream.finish()
+        if delta is not None:
+            self._emit_delta(open_request, event.request_id, event.choice, delta)
+        reason = event.finish_reason if stream.stop_string is None else FinishReason.STOP
+        self._emit(
+            open_request.reply_to,
+            Finished(
+                event.request_id,
+                event.choice,
+                reason,
+                stream.num_tokens,
+                stream.num_reasoning_tokens,
+                event.num_cached_tokens,
+                event.ttft_ms,
+                event.generation_ms,
+                stream.stop_string,
+            ),
+        )
+        open_request.num_open -= 1
+        if open_request.num_open == 0:
+            self._requests.pop(event.request_id, None)
+
+    # Events
+
+    def _emit_delta(self, open_request: OpenRequest, request_id: RequestId, choice: int, delta: TextDelta) -> None:
+        logprobs = self._token_logprobs(delta) if open_request.request.sampling.logprobs is not None else None
+        event = Delta(request_id, choice, delta.content, delta.reasoning, delta.num_tokens, logprobs)
+        self._events.setdefault(open_request.reply_to, []).append(event)
+
+    def _token_logprobs(self, delta: TextDelta) -> list[TokenLogprob]:
+        token_bytes = self._encoder.tokenizer.token_bytes
+        return [
+            TokenLogprob(
+                entry.token_id,
+                token_bytes(entry.token_id),
+                entry.logprob,
+                [(token_id, token_bytes(token_id), logprob) for token_id, logprob in entry.top],
+            )
+            for entry in delta.entries
+        ]
+
+    def _fail(self, request_id: RequestId, error: RequestError) -> None:
+        """End a whole request with an error and stop whatever still runs of it."""
+        open_request = self._requests.get(request_id)
+        if open_request is not None:
+            self._abort(request_id)
+            self._emit(open_request.reply_to, _failed(request_id, error))
+
+    def _emit(self, http_index: int, event: TextEvent) -> None:
+        self._events.setdefault(http_index, []).append(event)
+
+    def publish(self) -> None:
+        """One frame and one wake-up for each http worker that has events."""
+        for http_index, events in self._events.items():
+            writer = self._context.writers[f"http-{http_index}"]
+            try:
+                writer.push(ENCODER.encode(events))
+            except ValueError:  # larger than the whole ring: only an answer to a huge prompt can be
+                error = RequestError(413, "the answer is too large to be delivered", code="answer_too_large")
+                writer.push(ENCODER.encode([_failed(event.request_id, error) for event in events]))
+            writer.ring()
+            if writer.overflowed:
+                self._give_up(http_index)
+        self._events.clear()
+        status = self._context.status
+        status.set_gauge(TextGauge.ACTIVE_REQUESTS, len(self._requests))
+
+    def _give_up(self, http_index: int) -> None:
+        """The http worker does not read: drop its requests (its own supervision will end it)."""
+        log.error("http-%d does not read its ring: dropping its requests", http_index)
+        for request_id, open_request in list(self._requests.items()):
+            if open_request.reply_to == http_index:
+                self._abort(request_id)
+        self._context.writers[f"http-{http_index}"].reset()
+
+    def flush(self) -> None:
+        """Retry frames that did not fit their ring; called on a timer."""
+        for writer in self._context.writers.values():
+            writer.ring()
+
+
+def _engine_unavailable() -> RequestError:
+    return RequestError(503, "the engine is not ready; try again", code="engine_unavailable")
+
+
+def _failed(request_id: RequestId, error: RequestError) -> Failed:
+    return Failed(request_id, error.status, error.message, error.param, error.code)
+
+
+async def _serve(context: WorkerContext) -> None:
+    context.status.phase = BootPhase.READING_METADATA
+    model = context.config.model
+    gguf = GGUFFile.open(context.spec.model_path)
+    encoder = PromptEncoder.from_gguf(gguf, Path(model.tokenizer) if model.tokenizer else None)
+    loop = asyncio.get_running_loop()
+    stop = process.stop_event(loop)
+    worker = TextWorker(context, encoder)
+    context.attach_to_loop(loop, worker.on_messages, worker.on_frames)
+    context.ready()
+    while not stop.is_set():
+        worker.flush()
+        try:
+            await asyncio.wait_for(stop.wait(), FLUSH_S)
+        except TimeoutError:
+            continue
+
+
+FLUSH_S = 0.05
+
+
+if __name__ == "__main__":
+    process.run(process.run_async(_serve), TEXT_INBOX)
