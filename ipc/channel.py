@@ -8,6 +8,7 @@ and an Outbox never receives.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Generic
 
@@ -56,7 +57,7 @@ class Inbox(Generic[MessageT]):
 
     def poll(self, timeout_s: float) -> bool:
         """Wait until there is a message or the time is up; True when there is one."""
-        return self._socket.poll(round(timeout_s * 1000), zmq.POLLIN) != 0
+        return self._socket.poll(math.ceil(timeout_s * 1000), zmq.POLLIN) != 0
 
     def watch(self, loop: asyncio.AbstractEventLoop, on_messages: Callable[[list[MessageT]], None]) -> None:
         """Call `on_messages` with each batch as it arrives, what is here already included, until `close`."""

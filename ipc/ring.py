@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from ipc.doorbell import Doorbell
@@ -132,7 +132,11 @@ class RingWriter(_Ring):
         return self.capacity - (self._head - self._tail)
 
     def push(self, payload: Payload) -> bool:
-        """Publish one frame; False when there is no room now. Raises ValueError when there can never be any."""
+        """Publish one frame; False when there is no room now.
+
+        payload:  a memoryview must be of single bytes
+        Raises ValueError when the frame could not fit an empty ring either.
+        """
         length = len(payload)
         head = self._head
         size = (length + 11) & -8
@@ -146,7 +150,10 @@ class RingWriter(_Ring):
             self._lengths[offset >> 2] = length
             self._buffer[start : start + length] = payload
         else:
-            self._store(offset, _LENGTH.pack(length) + payload)
+            data = _LENGTH.pack(length) + payload
+            if len(data) != length + 4:
+                raise ValueError(f"ring {self.name!r}: a payload must consist of bytes")
+            self._store(offset, data)
         self._words[_HEAD] = self._head = head + size
         self._unrung = True
         return True
@@ -166,7 +173,10 @@ class RingWriter(_Ring):
             total += size
             parts += (_LENGTH.pack(length), payload, _PADDING[size - length - 4])
         if parts:
-            self._store(self._head % self.capacity, b"".join(parts))
+            data = b"".join(parts)
+            if len(data) != total:
+                raise ValueError(f"ring {self.name!r}: a payload must consist of bytes")
+            self._store(self._head % self.capacity, data)
             self._words[_HEAD] = self._head = self._head + total
             self._unrung = True
         return len(parts) // 3
@@ -196,7 +206,7 @@ class RingReader(_Ring):
     def __init__(self, segment: Segment, doorbell: Doorbell) -> None:
         super().__init__(segment, doorbell)
         head = self._words[_HEAD]
-        self._check(head, self._words[_TAIL])
+        self._check(head, head)
         self._words[_READER_PID] = os.getpid()
         self._words[_READER_GENERATION] += 1
         self._words[_TAIL] = self._tail = head
@@ -209,7 +219,7 @@ class RingReader(_Ring):
         """Silence the doorbell; True when it had rung."""
         return self._doorbell.acknowledge()
 
-    def drain(self) -> Sequence[bytes]:
+    def drain(self) -> list[bytes]:
         """Every published frame in order, copied out; the room is given back at once. Never blocks."""
         tail = self._tail
         head = self._words[_HEAD]

@@ -33,6 +33,11 @@ class Segment:
 
         Raises MemoryError naming the segment when the machine has no room for it, now and not at the first write.
         """
+        if size <= 0:
+            raise ValueError(f"shared segment {name!r}: size must be positive, got {size}")
+        available = _available_bytes()
+        if size > available:
+            raise MemoryError(f"no room for shared segment {name!r} of {size} bytes: {available} are available")
         fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.posix_fallocate(fd, 0, size)
@@ -67,3 +72,12 @@ class Segment:
             return
         self.buffer.close()
         os.close(self.fd)
+
+
+def _available_bytes() -> int:
+    """What the kernel could hand out without swapping; it would rather kill a process than refuse a memfd."""
+    with open("/proc/meminfo") as meminfo:
+        for line in meminfo:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    raise OSError("/proc/meminfo has no line MemAvailable")

@@ -17,7 +17,8 @@ Owns the layout; never knows what is healthy. Without locks: one writer per word
         32             8  boot phase             worker
         40             8  progress done, bytes   worker
         48             8  progress total, bytes  worker
-       128       16 x 8   gauges                 worker
+        56             8  zero
+        64        24 x 8  gauges                 worker
 
     service record                               writer
          0             8  version                gpu scheduler: odd while it writes
@@ -48,10 +49,10 @@ _RECORD_HEADER_BYTES: Final = 64
 _READ_ATTEMPTS: Final = 100  # a 16 KiB copy takes about 1 us, the record is written once per boot
 
 MAX_SERVICE_INFO_BYTES: Final = 16384
-NUM_GAUGES: Final = 16
+NUM_GAUGES: Final = 24
 
 _PID, _GENERATION, _STATE, _HEARTBEAT, _PHASE, _DONE, _TOTAL = range(7)
-_FIRST_GAUGE: Final = 16
+_FIRST_GAUGE: Final = 8
 
 
 class WorkerState(IntEnum):
@@ -76,7 +77,7 @@ class BootPhase(IntEnum):
 
 
 class GpuGauge(IntEnum):
-    """Gauges of the gpu scheduler; the last six only grow (until a respawn)."""
+    """Gauges of the gpu scheduler; from MASK_ROWS_LATE on they are counters, which a respawn sets to zero."""
 
     ACTIVE_REQUESTS = 0
     WAITING_REQUESTS = 1
@@ -97,7 +98,7 @@ class GpuGauge(IntEnum):
 
 
 class TextGauge(IntEnum):
-    """Gauges of a text worker; the last two only grow."""
+    """Gauges of a text worker; from REQUESTS on they are counters."""
 
     ACTIVE_REQUESTS = 0
     BACKLOG_BYTES = 1
@@ -106,7 +107,7 @@ class TextGauge(IntEnum):
 
 
 class HttpGauge(IntEnum):
-    """Gauges of an http worker; the last two only grow."""
+    """Gauges of an http worker; from REQUESTS on they are counters."""
 
     OPEN_REQUESTS = 0
     OPEN_STREAMS = 1
@@ -197,7 +198,7 @@ class StatusSlot:
         self._words[_FIRST_GAUGE + gauge] += amount
 
     def gauges(self) -> list[int]:
-        """All 16 gauges."""
+        """All 24 gauges."""
         return self._words[_FIRST_GAUGE:].tolist()
 
 
@@ -257,7 +258,9 @@ class StatusBoard:
         """The model's facts as last published, None before that or while they change."""
         for _ in range(_READ_ATTEMPTS):
             version = self._record_words[0]
-            if version == 0 or version % 2:
+            if version == 0:
+                return None
+            if version % 2:
                 continue
             length = min(self._record_words[1], MAX_SERVICE_INFO_BYTES)
             info = bytes(self._view[self._record_start : self._record_start + length])
