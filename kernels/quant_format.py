@@ -1,0 +1,92 @@
+"""What quantised weights and activations look like on a device: planes and their owners' names.
+
+Owns the format numbers and the two records that kernels take. Knows nothing of files: `repack` builds the planes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from torch import Tensor
+
+ACTIVATION_BLOCK = 16  # elements of an activation row that share one scale
+
+
+class QuantFormat(IntEnum):
+    """Formats a kernel can read; the numbers are ggml's type ids (GGUF specification, table of tensor types)."""
+
+    F32 = 0
+    Q4_0 = 2
+    Q4_1 = 3
+    Q5_0 = 6
+    Q5_1 = 7
+    Q8_0 = 8
+    Q4_K = 12
+    Q5_K = 13
+    Q6_K = 14
+    IQ4_NL = 20
+    IQ4_XS = 23
+    MXFP4 = 39
+
+    @property
+    def chunk(self) -> int:
+        """Elements behind one 16-byte load of the quants plane."""
+        return {QuantFormat.F32: 4, QuantFormat.Q8_0: 16}.get(self, 32)
+
+
+@dataclass(frozen=True, slots=True)
+class QuantWeight:
+    """One matrix (or a stack of expert matrices, rows end to end) as planes; rows contiguous in every plane.
+
+    quants:  [num_rows, num_cols / 8] int32 nibbles, [num_rows, num_cols / 4] int32 bytes (Q8_0), or f32 (F32)
+    high:    [num_rows, num_cols / 32] int32 fifth bits, [num_rows, num_cols / 16] int32 two bits (Q6_K), or a dummy
+    scales:  [num_rows, num_cols / 32] per block of 32: f16 d (Q8_0, Q4_0, Q5_0, IQ4_NL), int32 f16 pair d | m
+             (Q4_1, Q5_1), int16 byte pair scale | minimum (Q4_K, Q5_K), int16 pair of int8 scales (Q6_K), int8 (IQ4_XS),
+             uint8 exponent (MXFP4), or a dummy
+    supers:  [num_rows, num_cols / 256]: int32 f16 pair d | dmin (Q4_K, Q5_K), f16 d (Q6_K, IQ4_XS), or a dummy
+    A dummy is the quants plane again: kernels need an address, not its content.
+    """
+
+    format: QuantFormat
+    num_rows: int
+    num_cols: int
+    quants: Tensor
+    high: Tensor
+    scales: Tensor
+    supers: Tensor
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that reading the whole matrix touches."""
+        planes = {plane.data_ptr(): plane for plane in (self.quants, self.high, self.scales, self.supers)}
+        return sum(plane.numel() * plane.element_size() for plane in planes.values())
+
+
+@dataclass(frozen=True, slots=True)
+class QuantActivation:
+    """Rows of a layer's input, quantised to int8 in blocks of 16 with the RMS factor left out.
+
+    The consumer multiplies by 1 / sqrt(mean(x^2) + eps), a scalar per row, from `square_sums`; so the kernel that
+    finishes a row needs no pass over it.
+
+    values:       [num_tokens, num_cols] int8
+    scales:       [num_tokens, num_cols / 16] f32
+    sums:         [num_tokens, num_cols / 16] f32, scale * sum of the block's int8 values
+    plain:        [num_tokens, num_cols] f32, what was quantised
+    square_sums:  [num_tokens, num_cols / 16] f32, sum of x^2 per block before the norm's weight
+    """
+
+    values: Tensor
+    scales: Tensor
+    sums: Tensor
+    plain: Tensor
+    square_sums: Tensor
+
+    @property
+    def num_tokens(self) -> int:
+        return self.values.shape[0]
+
+    @property
+    def num_cols(self) -> int:
+        return self.values.shape[1]
