@@ -14,8 +14,15 @@ from sparkinfer.engine.kv_cache import KVCache
 from sparkinfer.engine.state_pool import StatePool
 from sparkinfer.errors import CheckpointError
 from sparkinfer.model.forward_batch import ForwardBatch
+from sparkinfer.model.gemma3 import Gemma3
 from sparkinfer.model.llama import Llama
 from sparkinfer.model.loader import Progress, load_tensors
+from sparkinfer.model.muse_glimmer import MuseGlimmer
+from sparkinfer.model.qwen2 import Qwen2
+from sparkinfer.model.qwen3 import Qwen3
+from sparkinfer.model.qwen3moe import Qwen3Moe
+from sparkinfer.model.qwen35 import Qwen35
+from sparkinfer.model.qwen35moe import Qwen35Moe
 from sparkinfer.model.transformer import Transformer
 
 
@@ -29,7 +36,14 @@ class Model(Protocol):
 
 
 ARCHITECTURES: dict[str, Callable[[HParams, Collection[str], torch.device], Transformer]] = {
+    "gemma3": Gemma3,
     "llama": Llama,
+    "muse-glimmer": MuseGlimmer,
+    "qwen2": Qwen2,
+    "qwen3": Qwen3,
+    "qwen35": Qwen35,
+    "qwen35moe": Qwen35Moe,
+    "qwen3moe": Qwen3Moe,
 }
 
 
