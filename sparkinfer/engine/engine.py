@@ -1,0 +1,151 @@
+"""The loop to read first: schedule, launch, publish, collect. Knows requests and steps; never sockets or devices."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from sparkinfer.engine.model_runner import DeviceMemoryError, ModelRunner, StepHandle
+from sparkinfer.engine.scheduler import Scheduler
+from sparkinfer.engine.scheduler_output import SchedulerOutput
+from sparkinfer.engine.sequence import Sequence
+from sparkinfer.engine.step_events import StepEvents
+from sparkinfer.request import RequestId
+from sparkinfer.sampling_params import SamplingParams
+
+
+class OutputSink(Protocol):
+    """Where results go; called by the thread that runs the Engine."""
+
+    def publish(self, events: StepEvents) -> None:
+        """Take the news of one step; called at most once per step, never with nothing to tell."""
+
+
+@dataclass(slots=True)
+class EngineStats:
+    """Counts since the start; written by Engine.step, for anyone in the process to read."""
+
+    num_steps: int = 0
+    num_computed_tokens: int = 0         # of prompts and outputs, recomputed ones and dropped rows included
+    num_output_tokens: int = 0           # told to the sink
+    num_finished: int = 0                # sequences
+    num_failed_steps: int = 0
+    last_wait_s: float = 0.0             # how long the last step kept its collector waiting
+    last_step_tokens: int = 0
+    last_step_seqs: int = 0
+
+
+class Engine:
+    """Runs requests on a ModelRunner, one step ahead of its results; one thread calls it.
+
+    While the device runs step k, the host schedules and launches k + 1, publishes k - 1 and then waits for k.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        model_runner: ModelRunner,
+        sink: OutputSink,
+        stop_token_ids: frozenset[int],
+        overlap: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """stop_token_ids: the model's own. overlap False: wait for each step before the next is scheduled."""
+        self.scheduler = scheduler
+        self.stats = EngineStats()
+        self._model_runner = model_runner
+        self._sink = sink
+        self._stop_token_ids = stop_token_ids
+        self._max_in_flight = 1 if overlap else 0
+        self._clock = clock
+        self._in_flight: deque[tuple[SchedulerOutput, StepHandle]] = deque()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` has anything to do."""
+        return bool(self._in_flight or self.scheduler.has_events or self.scheduler.num_open_requests)
+
+    def submit(
+        self,
+        request_id: RequestId,
+        reply_to: int,
+        prompt_token_ids: list[int],
+        sampling: SamplingParams,
+        n: int = 1,
+        priority: int = 0,
+    ) -> None:
+        """Queue `n` sequences over one prompt, choice i with seed + i.
+
+        The next step tells the sink that they are queued, or that each of them has ended with an error.
+        """
+        stop_token_ids = frozenset(sampling.stop_token_ids)
+        if not sampling.ignore_eos:
+            stop_token_ids |= self._stop_token_ids
+        seed = request_id if sampling.seed is None else sampling.seed
+        now = self._clock()
+        sequences = [
+            Sequence(
+                request_id, choice, reply_to, prompt_token_ids, msgspec.structs.replace(sampling, seed=seed + choice),
+                stop_token_ids, now, priority,
+            )
+            for choice in range(n)
+        ]
+        self.scheduler.add(sequences, now)
+
+    def abort(self, request_id: RequestId) -> None:
+        """End a request; the next step tells the sink. Unknown and finished ids are ignored."""
+        self.scheduler.abort(request_id, self._clock())
+
+    def step(self) -> None:
+        """One turn of the loop; returns at once when there is nothing to do."""
+        launched = self._launch()
+        self._publish()
+        if len(self._in_flight) > (self._max_in_flight if launched else 0):
+            self._collect()
+        if not self.has_work:
+            self.check_integrity()
+
+    def check_integrity(self) -> None:
+        """Raise IntegrityError if a block, a slot or a sequence is lost or has two owners."""
+        self.scheduler.check_integrity()
+
+    def close(self) -> None:
+        """Give back the ModelRunner; open requests get no further events."""
+        self._in_flight.clear()
+        self._model_runner.close()
+
+    def _launch(self) -> bool:
+        self.scheduler.expire(self._clock())
+        output = self.scheduler.schedule()
+        if not output.scheduled:
+            return False
+        self._in_flight.append((output, self._model_runner.launch(output)))
+        self.stats.num_steps += 1
+        self.stats.num_computed_tokens += output.num_tokens
+        self.stats.last_step_tokens = output.num_tokens
+        self.stats.last_step_seqs = len(output.scheduled)
+        return True
+
+    def _publish(self) -> None:
+        events = self.scheduler.take_events()
+        if events:
+            self.stats.num_output_tokens += len(events.token_ids)
+            self.stats.num_finished += len(events.finished)
+            self._sink.publish(events)
+
+    def _collect(self) -> None:
+        output, handle = self._in_flight.popleft()
+        started_at = self._clock()
+        try:
+            result = handle.wait()
+        except DeviceMemoryError as error:
+            self.stats.num_failed_steps += 1
+            self.scheduler.fail(output, self._clock(), 503, "out_of_memory", str(error))
+        else:
+            self.scheduler.update(output, result, self._clock())
+        self.stats.last_wait_s = self._clock() - started_at

@@ -1,0 +1,101 @@
+"""A ModelRunner without a model: tokens from a script, time from a formula. Imports no torch.
+
+The whole service runs on it in tests and in benchmarks of everything but the forward.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sparkinfer.engine.scheduler_output import Logprobs, SchedulerOutput, StepResult
+from sparkinfer.engine.sequence import SlotId
+
+Script = Callable[[list[int]], list[int]]
+"""prompt_token_ids -> output tokens, the stop token included; the last one is repeated for ever."""
+
+
+def cycle_script(token_ids: list[int], num_tokens: int, stop_token_id: int) -> Script:
+    """`token_ids` over and over, `num_tokens` tokens in all, then the stop token; the same for every prompt.
+
+    >>> cycle_script([7, 8], 3, 0)([1, 2])
+    [7, 8, 7, 0]
+    """
+    tokens = [token_ids[i % len(token_ids)] for i in range(num_tokens)] + [stop_token_id]
+    return lambda prompt_token_ids: tokens
+
+
+def echo_script(num_tokens: int, stop_token_id: int) -> Script:
+    """The last `num_tokens` tokens of the prompt (all, if it has fewer), then the stop token.
+
+    >>> echo_script(2, 0)([4, 5, 6])
+    [5, 6, 0]
+    """
+    return lambda prompt_token_ids: [*prompt_token_ids[-num_tokens:], stop_token_id]
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """How long a step takes: base_us + per_token_us * tokens of the step."""
+
+    base_us: float = 0.0
+    per_token_us: float = 0.0
+    busy: bool = False                   # spin instead of sleeping: exact, but it holds the CPU
+
+
+@dataclass(slots=True)
+class _ScriptedHandle:
+    result: StepResult
+    ends_at: float                       # monotonic seconds
+    busy: bool
+
+    def wait(self) -> StepResult:
+        while (left_s := self.ends_at - time.monotonic()) > 0:
+            if not self.busy:
+                time.sleep(left_s)
+        return self.result
+
+
+class ScriptedModelRunner:
+    """Follows `script` for every sequence; a step starts when the one before it has ended.
+
+    Asked for logprobs, it claims probability 1/2 for the chosen token and a quarter, an eighth, ... for the ids after.
+    """
+
+    def __init__(self, script: Script, num_blocks: int, block_size: int, cost: StepCost | None = None) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self._script = script
+        self._cost = cost or StepCost()
+        self._ends_at = 0.0
+        self._slots: dict[SlotId, tuple[list[int], int, int | None]] = {}  # script, num_prompt_tokens, logprobs
+
+    def launch(self, output: SchedulerOutput) -> _ScriptedHandle:
+        """Decide the step's tokens now; `wait` takes the step's time."""
+        token_ids: list[int] = []
+        logprobs: list[Logprobs | None] = []
+        for row in output.scheduled:
+            if row.admitted is not None:
+                prompt = row.admitted.prompt_token_ids
+                self._slots[row.slot] = (self._script(prompt), len(prompt), row.admitted.sampling.logprobs)
+            if row.samples:
+                script, num_prompt_tokens, num_logprobs = self._slots[row.slot]
+                token_id = script[min(row.start + row.num_tokens - num_prompt_tokens, len(script) - 1)]
+                token_ids.append(token_id)
+                logprobs.append(None if num_logprobs is None else _scripted_logprobs(token_id, num_logprobs))
+        cost_s = (self._cost.base_us + self._cost.per_token_us * output.num_tokens) * 1e-6
+        self._ends_at = max(self._ends_at, time.monotonic()) + cost_s
+        asked = any(entry is not None for entry in logprobs)
+        return _ScriptedHandle(StepResult(token_ids, logprobs if asked else None), self._ends_at, self._cost.busy)
+
+    def close(self) -> None:
+        self._slots.clear()
+
+
+_LN_2 = 0.6931471805599453
+
+
+def _scripted_logprobs(token_id: int, num_logprobs: int) -> Logprobs:
+    top_token_ids = [token_id + i for i in range(num_logprobs)]
+    return Logprobs(-_LN_2, top_token_ids, [-_LN_2 * (i + 1) for i in range(num_logprobs)])

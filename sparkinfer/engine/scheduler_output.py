@@ -1,0 +1,66 @@
+"""What one step does, and what came out of it: the records between Scheduler and ModelRunner.
+
+Knows slots, blocks and token ids; never why a sequence was chosen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from sparkinfer.engine.sequence import BlockId, Sequence, SlotId
+from sparkinfer.sampling_params import SamplingParams
+
+
+class Admission(NamedTuple):
+    """What the device keeps for a sequence from the step on that gives it its slot; resets that slot."""
+
+    sampling: SamplingParams             # seed is never None
+    prompt_token_ids: list[int]          # read-only
+    output_token_ids: tuple[int, ...]    # not empty after a preemption
+
+
+@dataclass(slots=True, eq=False)
+class ScheduledSequence:
+    """One sequence's part of a step: tokens [start, start + num_tokens) are computed."""
+
+    sequence: Sequence                   # for Scheduler.update; a ModelRunner does not look inside
+    slot: SlotId
+    start: int                           # tokens present before this step (num_computed_tokens)
+    num_tokens: int                      # > 0
+    token_ids: list[int] | None          # [num_tokens]; None: one token, the one last sampled in this slot
+    first_new_block: int                 # index in the block table of new_blocks[0]
+    new_blocks: tuple[BlockId, ...]      # blocks added to the table by this step; usually none
+    samples: bool                        # a token is sampled after the last of these tokens
+    admitted: Admission | None = None
+
+
+@dataclass(slots=True, eq=False)
+class SchedulerOutput:
+    """One step is {sequence: number of tokens}; prefill, chunks of it and decode are the same thing."""
+
+    scheduled: list[ScheduledSequence] = field(default_factory=list)
+    num_tokens: int = 0                  # equal to the sum of scheduled[i].num_tokens
+    num_preempted: int = 0
+
+    @property
+    def sampling_rows(self) -> list[ScheduledSequence]:
+        """The sequences that get a token, in the order of StepResult.token_ids."""
+        return [row for row in self.scheduled if row.samples]
+
+
+class Logprobs(NamedTuple):
+    """Natural logs of the probabilities that the model itself gave, before any sampling control."""
+
+    logprob: float                       # of the chosen token
+    top_token_ids: list[int]             # SamplingParams.logprobs of them, most probable first
+    top_logprobs: list[float]
+
+
+@dataclass(slots=True)
+class StepResult:
+    """Sampled tokens of one step, in the order of SchedulerOutput.sampling_rows."""
+
+    token_ids: list[int]
+    logprobs: list[Logprobs | None] | None = None          # None: nobody asked
+    nan_rows: list[int] = field(default_factory=list)      # rows whose logits were not finite; token_ids[row] is void

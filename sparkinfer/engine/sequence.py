@@ -1,0 +1,105 @@
+"""One choice of one request while the engine works on it. Knows token ids; never text, devices or other sequences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NewType
+
+from sparkinfer.request import FinishReason, RequestId
+from sparkinfer.sampling_params import SamplingParams
+
+BlockId = NewType("BlockId", int)  # row of KVCache in units of block_size tokens
+SlotId = NewType("SlotId", int)    # row of everything the device keeps per running sequence
+
+NO_SLOT = SlotId(-1)
+
+
+class SequenceStatus(IntEnum):
+    """Ordered: everything from FINISHED on is over."""
+
+    WAITING = 1   # never ran, or was preempted; owns neither blocks nor a slot
+    RUNNING = 2   # owns a slot and blocks
+    FINISHED = 3  # owns nothing; finish_reason is set
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """Mutable state of one choice; owned by the thread that runs Scheduler, compared by identity.
+
+    The two counters with `scheduled` in their meaning run ahead of the host by the steps in flight:
+    num_computed_tokens counts tokens whose KV is present once every launched step has run, and
+    num_sampled_tokens counts output tokens sampled by then, of which len(output_token_ids) are known here.
+    """
+
+    request_id: RequestId
+    choice: int
+    reply_to: int
+    prompt_token_ids: list[int]          # shared between the choices of a request; never changed
+    sampling: SamplingParams             # with this choice's own seed, never None
+    stop_token_ids: frozenset[int]       # the model's and the request's
+    arrived_at: float                    # monotonic seconds
+    priority: int = 0                    # smaller is sooner
+
+    arrival_number: int = 0              # set by Scheduler.add; breaks ties of priority
+    status: SequenceStatus = SequenceStatus.WAITING
+    output_token_ids: list[int] = field(default_factory=list)
+    max_output_tokens: int = 0           # set by Scheduler.add: max_tokens within the context that can be held
+    num_computed_tokens: int = 0
+    num_sampled_tokens: int = 0
+    num_prefill_tokens: int = 0          # tokens fed from the host before decode starts; set on admission
+    num_cached_tokens: int = 0           # prompt tokens whose KV came from the prefix cache
+    num_preemptions: int = 0
+    block_table: list[BlockId] = field(default_factory=list)
+    slot: SlotId = NO_SLOT
+
+    finish_reason: FinishReason | None = None
+    first_token_at: float | None = None
+    finished_at: float | None = None
+    status_code: int = 0                 # HTTP status when finish_reason is ERROR, else 0
+    code: str | None = None
+    message: str | None = None
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.prompt_token_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens known to the host."""
+        return len(self.prompt_token_ids) + len(self.output_token_ids)
+
+    @property
+    def has_tokens_in_flight(self) -> bool:
+        """Whether a launched step samples a token that the host has not seen."""
+        return self.num_sampled_tokens > len(self.output_token_ids)
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Sort key of both queues: who is served first, and preempted last."""
+        return (self.priority, self.arrival_number)
+
+    @property
+    def ttft_ms(self) -> float:
+        """Arrival to first token, 0 when there was none."""
+        return 0.0 if self.first_token_at is None else (self.first_token_at - self.arrived_at) * 1e3
+
+    @property
+    def generation_ms(self) -> float:
+        """Arrival to end, 0 before it."""
+        return 0.0 if self.finished_at is None else (self.finished_at - self.arrived_at) * 1e3
+
+    def token_ids(self, start: int, end: int) -> list[int]:
+        """Tokens [start, end) of prompt and output, all of them known to the host.
+
+        >>> from sparkinfer.request import RequestId
+        >>> s = Sequence(RequestId(1), 0, 0, [5, 6, 7], SamplingParams(max_tokens=4), frozenset(), 0.0)
+        >>> s.output_token_ids.append(8)
+        >>> s.token_ids(2, 4)
+        [7, 8]
+        """
+        num_prompt_tokens = len(self.prompt_token_ids)
+        if end <= num_prompt_tokens:
+            return self.prompt_token_ids[start:end]
+        from_prompt = self.prompt_token_ids[start:]
+        return from_prompt + self.output_token_ids[max(0, start - num_prompt_tokens) : end - num_prompt_tokens]

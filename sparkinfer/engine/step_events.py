@@ -1,0 +1,26 @@
+"""What the world outside the engine hears after a step. Knows sequences and token ids; never how they are sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sparkinfer.engine.scheduler_output import Logprobs
+from sparkinfer.engine.sequence import Sequence
+
+
+@dataclass(slots=True)
+class StepEvents:
+    """News of one step, to be told in the order of the fields.
+
+    A token that ends its sequence by being a stop token is not among the tokens. Every sequence that was ever
+    submitted appears in `finished` exactly once and nowhere after that.
+    """
+
+    queued: list[Sequence] = field(default_factory=list)       # choice 0 of each request that passed admission
+    sequences: list[Sequence] = field(default_factory=list)    # who got a token in this step
+    token_ids: list[int] = field(default_factory=list)         # [len(sequences)]
+    logprobs: list[Logprobs | None] | None = None              # [len(sequences)]; None: nobody asked
+    finished: list[Sequence] = field(default_factory=list)     # finish_reason, status_code, code, message are set
+
+    def __bool__(self) -> bool:
+        return bool(self.queued or self.sequences or self.finished)
