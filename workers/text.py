@@ -39,6 +39,7 @@ from ipc.token_frame import EVENTS, unpack, unpack_events
 from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.errors import RequestError
 from sparkinfer.request import FinishReason, Request, RequestId
+from sparkinfer.sampling_params import SamplingParams
 from sparkinfer.text.choice_stream import ChoiceStream, TextDelta, TokenEntry
 from sparkinfer.text.prompt_encoder import EncodedPrompt, PromptEncoder
 from workers import process
@@ -121,21 +122,27 @@ class TextWorker:
             return
         open_request.encoded = encoded
         open_request.choices = [ChoiceStream(self._encoder.tokenizer, encoded.stream) for _ in range(request.n)]
-        sampling = request.sampling
-        if sampling.seed is None:
-            sampling = msgspec.structs.replace(sampling, seed=secrets.randbits(63))
-        sampling = msgspec.structs.replace(sampling, max_tokens=min(sampling.max_tokens, encoded.max_tokens))
         message = Generate(
             request_id=request.request_id,
             reply_to=self._context.spec.index,
             prompt_token_ids=np.asarray(encoded.token_ids, dtype="<i4").tobytes(),
-            sampling=sampling,
+            sampling=self._complete(request.sampling, encoded.max_tokens),
             n=request.n,
             priority=request.priority,
         )
         outbox = self._context.peers.outbox(GPU)
         if outbox is None or not outbox.send(message):
             raise _engine_unavailable()
+
+    def _complete(self, sampling: SamplingParams, max_tokens: int) -> SamplingParams:
+        """The client's controls plus what only we know: the context's room, the model's stop tokens, a seed."""
+        own_stops = () if sampling.ignore_eos else tuple(sorted(self._encoder.tokenizer.stop_token_ids))
+        return msgspec.structs.replace(
+            sampling,
+            max_tokens=min(sampling.max_tokens, max_tokens),
+            stop_token_ids=sampling.stop_token_ids + own_stops,
+            seed=secrets.randbits(63) if sampling.seed is None else sampling.seed,
+        )
 
     async def _encode_and_count(self, message: Count) -> None:
         try:

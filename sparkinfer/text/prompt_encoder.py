@@ -34,13 +34,13 @@ class PromptEncoder:
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate) -> None:
         self.tokenizer = tokenizer
         self._template = template
-        self._thinks = tokenizer.has_token(THINK_CLOSE)
+        self._thinks = THINK_CLOSE in tokenizer.vocabulary.structural_ids
 
     @classmethod
     def from_gguf(cls, gguf: GGUFFile, tokenizer_file: Path | None = None) -> PromptEncoder:
         """From the file's own metadata, or with the tokenizer.json given instead. Raises CheckpointError."""
         if tokenizer_file is not None:
-            tokenizer = Tokenizer.from_file(tokenizer_file)
+            tokenizer = Tokenizer.from_file(tokenizer_file, gguf.metadata)
         else:
             tokenizer = Tokenizer.from_metadata(gguf.metadata)
         return cls(tokenizer, ChatTemplate.from_metadata(gguf.metadata, tokenizer))
