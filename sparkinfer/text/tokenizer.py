@@ -1,0 +1,205 @@
+"""Text to token ids and back for one model. Knows the vocabulary; never a chat template or a request.
+
+Three ways in, by how much the text is trusted:
+
+    encode                plain text: never yields a structural token (see Vocabulary.structural_ids)
+    encode_text_prompt    the same, with BOS and EOS as the model's file says
+    encode_rendered       a rendered chat: structural tokens exactly where the template put them
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer as Backend
+
+from sparkinfer.errors import CheckpointError
+from sparkinfer.text import bpe, pre_tokenizers
+from sparkinfer.text.special_text import RenderedPrompt, SpecialText
+from sparkinfer.text.vocabulary import TokenType, Vocabulary
+
+logger = logging.getLogger("sparkinfer.text")
+
+# Tokens that end a reply in the families we serve, whatever the file's own keys say. Llama 3's <|eom_id|> hands over
+# to a tool and ends the reply; Muse Glimmer's <|eom|> only ends a segment of it and is not here.
+_STOP_TEXTS = (
+    "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|eot|>", "<end_of_turn>", "<|end|>",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerOptions:
+    """What surrounds the text: ids are None where the model has no such token."""
+
+    bos_token_id: int | None = None
+    eos_token_id: int | None = None
+    eot_token_id: int | None = None
+    add_bos: bool = False
+    add_eos: bool = False
+    add_space_prefix: bool = False  # SentencePiece: a blank before the first word, as if it stood inside a sentence
+
+    @classmethod
+    def from_metadata(cls, metadata: dict[str, Any], *, add_bos: bool, add_space_prefix: bool) -> TokenizerOptions:
+        """Explicit keys of the file win over the family's defaults that are passed here."""
+        size = len(metadata.get("tokenizer.ggml.tokens", ()))
+
+        def token_id(key: str) -> int | None:
+            value = metadata.get(f"tokenizer.ggml.{key}_token_id")
+            return int(value) if value is not None and 0 <= int(value) < size else None
+
+        return cls(
+            bos_token_id=token_id("bos"),
+            eos_token_id=token_id("eos"),
+            eot_token_id=token_id("eot"),
+            add_bos=bool(metadata.get("tokenizer.ggml.add_bos_token", add_bos)),
+            add_eos=bool(metadata.get("tokenizer.ggml.add_eos_token", False)),
+            add_space_prefix=bool(metadata.get("tokenizer.ggml.add_space_prefix", add_space_prefix)),
+        )
+
+
+class Tokenizer:
+    """Immutable after construction; every method may be called from several threads at once."""
+
+    def __init__(self, vocabulary: Vocabulary, backend: Backend, options: TokenizerOptions) -> None:
+        self.vocabulary = vocabulary
+        self.options = options
+        self.special_text = SpecialText(vocabulary.structural_ids)
+        self._backend = backend
+        self._bytes = [vocabulary.token_bytes(i) for i in range(len(vocabulary))]
+        self._is_special = [vocabulary.is_special(i) for i in range(len(vocabulary))]
+        self._whole_texts: dict[int, str | None] = {}  # filled as tokens are seen
+        self.stop_token_ids = self._find_stop_token_ids()
+
+    @classmethod
+    def from_metadata(cls, metadata: dict[str, Any]) -> Tokenizer:
+        """The tokenizer described by a GGUF file's `tokenizer.ggml.*` keys; CheckpointError if it cannot be built."""
+        vocabulary = Vocabulary.from_metadata(metadata)
+        model = metadata.get("tokenizer.ggml.model")
+        if model == "gpt2":
+            rules = pre_tokenizers.select(metadata.get("tokenizer.ggml.pre"), metadata.get("general.architecture"))
+            backend = bpe.byte_level_bpe(vocabulary, metadata.get("tokenizer.ggml.merges", ()), rules)
+            options = TokenizerOptions.from_metadata(metadata, add_bos=rules.adds_bos, add_space_prefix=False)
+        elif model == "llama":
+            backend = bpe.sentencepiece_bpe(vocabulary, metadata.get("tokenizer.ggml.scores", ()))
+            options = TokenizerOptions.from_metadata(metadata, add_bos=True, add_space_prefix=True)
+        else:
+            raise CheckpointError(
+                f"tokenizer.ggml.model is {model!r}; supported are 'gpt2' (BPE) and 'llama' (SentencePiece)"
+            )
+        return cls(vocabulary, backend, options)
+
+    @classmethod
+    def from_file(cls, path: str | Path, metadata: dict[str, Any]) -> Tokenizer:
+        """A Hugging Face tokenizer.json in place of the GGUF file's arrays; BOS, EOS and template stay the file's."""
+        try:
+            definition = json.loads(Path(path).read_text(encoding="utf-8"))
+            vocabulary = _vocabulary_of(definition, metadata.get("tokenizer.chat_template") or "")
+            definition["added_tokens"] = [
+                token for token in definition.get("added_tokens", [])
+                if token["content"] in vocabulary.added_text_ids
+            ]
+            definition["model"]["vocab"] = vocabulary.mergeable_ids
+            backend = Backend.from_str(json.dumps(definition))
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise CheckpointError(f"{path} is not a usable tokenizer.json: {error}") from error
+        sized = metadata | {"tokenizer.ggml.tokens": vocabulary.tokens}
+        return cls(vocabulary, backend, TokenizerOptions.from_metadata(sized, add_bos=False, add_space_prefix=False))
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self._bytes)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of plain text. Releases the GIL while it works, so a long text does not stall the other threads."""
+        if not text:
+            return []
+        if self.options.add_space_prefix:
+            text = " " + text
+        if not text.isascii():
+            text = _without_lone_surrogates(text)
+        return list(self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids)
+
+    def encode_text_prompt(self, text: str) -> list[int]:
+        options = self.options
+        start = [options.bos_token_id] if options.add_bos and options.bos_token_id is not None else []
+        end = [options.eos_token_id] if options.add_eos and options.eos_token_id is not None else []
+        return [*start, *self.encode(text), *end]
+
+    def encode_rendered(self, rendered: RenderedPrompt) -> list[int]:
+        """Ids of a rendered chat; BOS comes first if the model wants one and the template did not write it."""
+        ids: list[int] = []
+        end = 0
+        for start, next_end in rendered.special_spans:
+            ids += self.encode(rendered.text[end:start])
+            ids.append(self.vocabulary.structural_ids[rendered.text[start:next_end]])
+            end = next_end
+        ids += self.encode(rendered.text[end:])
+        bos = self.options.bos_token_id
+        if self.options.add_bos and bos is not None and ids[:1] != [bos]:
+            ids.insert(0, bos)
+        return ids
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The exact bytes of a token; b"" for unused ids and for ids beyond the vocabulary."""
+        return self._bytes[token_id] if 0 <= token_id < len(self._bytes) else b""
+
+    def is_special(self, token_id: int) -> bool:
+        """Whether decoding leaves the token out: control tokens and ids beyond the vocabulary."""
+        return self._is_special[token_id] if 0 <= token_id < len(self._is_special) else True
+
+    def whole_text(self, token_id: int) -> str | None:
+        """The token's text if its bytes are complete characters ("" if it is special), else None."""
+        try:
+            return self._whole_texts[token_id]
+        except KeyError:
+            text: str | None = ""
+            if not self.is_special(token_id):
+                try:
+                    text = self.token_bytes(token_id).decode("utf-8")
+                except UnicodeDecodeError:
+                    text = None
+            self._whole_texts[token_id] = text
+            return text
+
+    def token_text(self, token_id: int | None) -> str | None:
+        """The text of a BOS or EOS id as templates write it; None for None."""
+        return None if token_id is None else self._bytes[token_id].decode("utf-8", "replace")
+
+    def decode(self, token_ids: Iterable[int], skip_special: bool = True) -> str:
+        """Text of whole ids, U+FFFD for invalid bytes; the inverse of `encode`, so its blank prefix is dropped."""
+        data = b"".join(self.token_bytes(i) for i in token_ids if not (skip_special and self.is_special(i)))
+        if self.options.add_space_prefix:
+            data = data.removeprefix(b" ")
+        return data.decode("utf-8", "replace")
+
+    def _find_stop_token_ids(self) -> frozenset[int]:
+        structural = self.vocabulary.structural_ids
+        ids = {structural[text] for text in _STOP_TEXTS if text in structural}
+        named = (self.options.eos_token_id, self.options.eot_token_id)
+        return frozenset(ids.union(i for i in named if i is not None))
+
+
+def _vocabulary_of(definition: dict[str, Any], template: str) -> Vocabulary:
+    by_id = {token_id: text for text, token_id in definition["model"]["vocab"].items()}
+    added = {token["id"]: token for token in definition.get("added_tokens", [])}
+    by_id |= {token_id: token["content"] for token_id, token in added.items()}
+    tokens = [by_id.get(i, "") for i in range(max(by_id) + 1)]
+    types = [TokenType.NORMAL if i in by_id else TokenType.UNUSED for i in range(len(tokens))]
+    for token_id, token in added.items():
+        types[token_id] = TokenType.CONTROL if token["special"] else TokenType.USER_DEFINED
+    byte_level = "ByteLevel" in json.dumps([definition.get("pre_tokenizer"), definition.get("decoder")])
+    return Vocabulary(tokens, [int(kind) for kind in types], byte_level, template)
+
+
+def _without_lone_surrogates(text: str) -> str:
+    """Halves of UTF-16 pairs, which JSON can carry and UTF-8 cannot, become U+FFFD."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
