@@ -12,10 +12,9 @@ pile up is bounded by its own length: max_output_tokens chunks of about 250 byte
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Protocol
 
-from ipc.messages import Delta, Failed, Finished, Started, TextEvent, TokenLogprob
+from ipc.messages import Delta, Failed, Finished, Started, TextEvent, Tokenized, TokenLogprob
 from sparkinfer.api import sse
 from sparkinfer.api.generation import Generation
 from sparkinfer.api.reply import Choice, Reply
@@ -129,7 +128,7 @@ class Answer:
         self.is_done = False
         self.is_cancelled = False
         loop = asyncio.get_running_loop()
-        self.started: asyncio.Future[None] = loop.create_future()   # first event of any kind, or cancelled
+        self.started: asyncio.Future[None] = loop.create_future()  # first event of any kind, or cancelled
         self.finished: asyncio.Future[None] = loop.create_future()  # is_done
         self._body = body
         self._metrics = metrics
@@ -215,9 +214,29 @@ class Answer:
 
 
 class TokenCount:
-    """Answers of Count for one request of /v1/tokenize: an event sink like Answer, without a stream."""
+    """The answer of Count for one request: an event sink like Answer, without a stream."""
 
-    def __init__(self, request_id: RequestId) -> None:
-        self.request_id = request_id
+    def __init__(self) -> None:
         self.is_done = False
-        self.result: asyncio.Future[Sequence[int]] = asyncio.get_running_loop().create_future()
+        self.token_ids: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+
+    def feed(self, event: TextEvent) -> None:
+        if self.is_done:
+            return
+        self.is_done = True
+        if isinstance(event, Tokenized):
+            self.token_ids.set_result(event.token_ids)
+        elif isinstance(event, Failed):
+            self.fail(RequestError(event.status, event.message, param=event.param, code=event.code))
+
+    def flush(self, now: float) -> None:
+        pass
+
+    def fail(self, error: RequestError) -> None:
+        self.is_done = True
+        if not self.token_ids.done():
+            self.token_ids.set_exception(error)
+
+    def cancel(self) -> None:
+        self.is_done = True
+        self.token_ids.cancel()

@@ -29,13 +29,14 @@ class Choice:
         self.logprobs: list[TokenLogprob] | None = None
         self.finish_reason: FinishReason | None = None
 
-    def add(self, content: str, reasoning: str, logprobs: list[TokenLogprob] | None) -> None:
+    def add(self, content: str, reasoning: str, logprobs: Sequence[TokenLogprob] | None) -> None:
         if content:
             self.content.append(content)
         if reasoning:
             self.reasoning.append(reasoning)
         if logprobs:
-            self.logprobs = logprobs if self.logprobs is None else self.logprobs + logprobs
+            self.logprobs = self.logprobs or []
+            self.logprobs.extend(logprobs)
 
 
 class Reply(Protocol):

@@ -1,0 +1,118 @@
+"""One HTTP request as the routes see it, and the response that a route returns.
+
+Owns reading the body within its limits; knows no route.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from sparkinfer.api.errors import RETRY_AFTER_S, error_json
+from sparkinfer.api.json_body import parse_object
+from sparkinfer.api.sse import encode_json
+from sparkinfer.errors import RequestError
+from workers.http_answer import Transport
+
+BODY_TIMEOUT_S = 300.0  # a 16 MiB body over 1 Mbit/s takes 130 s
+
+Headers = list[tuple[str, str]]
+
+
+class HeaderMap(Protocol):
+    """Request headers; names in lower case."""
+
+    def get(self, key: str, default: Any = None) -> Any: ...
+
+
+class Scope(Protocol):
+    """What RSGI tells about a request."""
+
+    @property
+    def proto(self) -> str: ...
+    @property
+    def method(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def headers(self) -> HeaderMap: ...
+
+
+class Connection(Protocol):
+    """RSGI's protocol object of one request: read its body, answer it once, learn that the client left."""
+
+    async def __call__(self) -> bytes: ...
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+    async def client_disconnect(self) -> None: ...
+    def response_bytes(self, status: int, headers: Headers, body: bytes) -> None: ...
+    def response_stream(self, status: int, headers: Headers) -> Transport: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A response that is sent whole."""
+
+    status: int
+    body: bytes
+    headers: Headers = field(default_factory=lambda: [("content-type", "application/json")])
+
+
+class Exchange:
+    """A request and the means to answer it."""
+
+    def __init__(self, scope: Scope, connection: Connection, max_body_bytes: int) -> None:
+        self.scope = scope
+        self.connection = connection
+        self._max_body_bytes = max_body_bytes
+
+    def header(self, name: str) -> str:
+        """A request header, "" when it is absent."""
+        value: str = self.scope.headers.get(name, "")
+        return value
+
+    async def json_object(self) -> dict[str, Any]:
+        """The body as a JSON object, whatever its content type says; 400, 408, 413 or 415 otherwise."""
+        if self.header("content-encoding").lower() not in ("", "identity"):
+            raise RequestError(415, f"Content-Encoding {self.header('content-encoding')[:64]!r} is not supported")
+        if self.header("content-type").lower().startswith("multipart/"):
+            raise RequestError(415, "The request body must be JSON, not multipart")
+        try:
+            async with asyncio.timeout(BODY_TIMEOUT_S):
+                return parse_object(await self._read())
+        except TimeoutError as error:
+            raise RequestError(408, f"The request body did not arrive within {BODY_TIMEOUT_S:g} s") from error
+
+    async def _read(self) -> bytes:
+        announced = self.header("content-length")
+        length = int(announced) if announced.isdecimal() else None
+        if length is not None and length > self._max_body_bytes:
+            raise self._too_large()
+        chunks = []
+        num_bytes = 0
+        async for chunk in self.connection:
+            num_bytes += len(chunk)
+            if num_bytes > self._max_body_bytes:
+                raise self._too_large()
+            chunks.append(chunk)
+        if length is not None and num_bytes != length:
+            raise RequestError(400, f"The request body ended after {num_bytes} of {length} bytes")
+        return b"".join(chunks)
+
+    def _too_large(self) -> RequestError:
+        return RequestError(413, f"The request body is larger than {self._max_body_bytes} bytes")
+
+
+def json_response(value: Any, status: int = 200) -> Response:
+    return Response(status, encode_json(value))
+
+
+def error_response(error: RequestError, extra: Mapping[str, str] | None = None) -> Response:
+    """The error in the OpenAI shape; a status that may be retried says after how many seconds."""
+    headers = [("content-type", "application/json"), *(extra or {}).items()]
+    if error.status in RETRY_AFTER_S:
+        headers.append(("retry-after", str(RETRY_AFTER_S[error.status])))
+    if error.status == 401:
+        headers.append(("www-authenticate", "Bearer"))
+    return Response(error.status, error_json(error), headers)

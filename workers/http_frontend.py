@@ -1,0 +1,124 @@
+"""The http worker: sockets, JSON and SSE on one side, text workers on the other.
+
+Owns the listening socket and the life of the process; the work is done by the http_* parts. Never tokenises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from typing import Any
+
+from granian.constants import Interfaces
+from granian.server.embed import Server
+
+from ipc.codec import HTTP_INBOX
+from ipc.messages import Drain, PeerDown, PeerUp
+from ipc.status_board import HttpGauge, WorkerState
+from sparkinfer.config import ServerConfig
+from sparkinfer.errors import RequestError
+from workers import process
+from workers.http_app import HttpApp
+from workers.http_generations import Generations, RequestIds
+from workers.http_metrics import HttpMetrics
+from workers.http_service import LiveService
+from workers.http_text_pool import LiveTextPool
+from workers.process import WorkerContext
+
+log = logging.getLogger("http")
+
+CONNECTIONS = 4096  # accepted at once, and waiting to be accepted; granian's own default answers 128 streams at most
+HOUSEKEEPING_S = 1.0
+GC_THRESHOLD = 50_000  # allocations between young collections; the default of 700 runs one every few tokens
+
+
+def make_server(app: HttpApp, config: ServerConfig) -> Server:
+    """An RSGI server for the running loop. Its socket has SO_REUSEPORT, so that all http workers share the port."""
+    return Server(
+        app,
+        address=config.host,
+        port=config.port,
+        interface=Interfaces.RSGI,
+        websockets=False,
+        backlog=CONNECTIONS,
+        backpressure=CONNECTIONS,
+        log_enabled=False,
+    )
+
+
+class HttpFrontend:
+    """One http worker process."""
+
+    def __init__(self, context: WorkerContext) -> None:
+        self._context = context
+        self._config = context.config.server
+        self._metrics = HttpMetrics()
+        self._service = LiveService(context)
+        self._pool = LiveTextPool(context.spec.index, context.peers)
+        ids = RequestIds(context.spec.index, context.spec.generation)
+        self._generations = Generations(self._service, self._pool, self._metrics, ids, self._config.always_stream_usage)
+        self._loop = asyncio.get_running_loop()
+        self._stop = process.stop_event(self._loop)
+
+    async def serve(self) -> None:
+        """Serve until SIGTERM or Drain, then let the open answers end."""
+        server = make_server(HttpApp(self._config, self._service, self._generations, self._metrics), self._config)
+        serving = asyncio.ensure_future(server.serve())
+        self._context.attach_to_loop(self._loop, self._on_messages, self._pool.on_frames)
+        self._housekeeping()
+        self._keep_alive()
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(GC_THRESHOLD, 20, 20)
+        self._context.ready()
+        stopping = asyncio.ensure_future(self._stop.wait())
+        await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not stopping.done():
+            serving.result()
+            raise RuntimeError("the HTTP server stopped by itself")
+        await self._drain()
+        server.stop()
+        await serving
+
+    async def _drain(self) -> None:
+        self._context.status.state = WorkerState.DRAINING
+        self._generations.is_draining = True
+        log.info("draining: %d open requests", len(self._generations.open_answers))
+        try:
+            await asyncio.wait_for(self._generations.idle(), self._config.drain_grace_s or None)
+        except TimeoutError:
+            log.warning("%d requests did not end in time", len(self._generations.open_answers))
+            self._pool.router.fail_all(RequestError(503, "The server is shutting down", code="shutting_down"))
+            await self._generations.idle()
+
+    def _on_messages(self, messages: list[Any]) -> None:
+        for message in messages:
+            if isinstance(message, PeerUp):
+                self._context.peers.up(message)
+                self._service.on_peer_up(message.name)
+            elif isinstance(message, PeerDown):
+                if self._context.peers.down(message) and message.name.startswith("text-"):
+                    self._pool.on_worker_down(message.name)
+            elif isinstance(message, Drain):
+                self._stop.set()
+
+    def _keep_alive(self) -> None:
+        if self._config.sse_keepalive_s:
+            self._generations.tick()
+            self._loop.call_later(self._config.sse_keepalive_s / 2, self._keep_alive)
+
+    def _housekeeping(self) -> None:
+        self._metrics.hand_over()
+        status = self._context.status
+        status.set_gauge(HttpGauge.OPEN_REQUESTS, len(self._generations.open_answers))
+        status.set_gauge(HttpGauge.OPEN_STREAMS, self._generations.num_streams)
+        self._loop.call_later(HOUSEKEEPING_S, self._housekeeping)
+
+
+async def _serve(context: WorkerContext) -> None:
+    await HttpFrontend(context).serve()
+
+
+if __name__ == "__main__":
+    process.run(process.run_async(_serve), HTTP_INBOX)

@@ -1,0 +1,194 @@
+"""The generation routes: from a parsed body to an answer that was streamed or sent whole.
+
+Owns the open answers of one http worker: their ids, keep-alive comments, disconnects, and what drain waits for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+import time
+from collections.abc import Callable
+
+from sparkinfer.api import sse
+from sparkinfer.api.chat import parse_chat, parse_chat_prompt
+from sparkinfer.api.chat_reply import ChatReply
+from sparkinfer.api.completions import parse_completion, parse_prompts
+from sparkinfer.api.completions_reply import CompletionReply
+from sparkinfer.api.generation import Generation, NewRequestId
+from sparkinfer.api.models import ModelInfo
+from sparkinfer.api.reply import Reply
+from sparkinfer.api.schema import Object, fail, read_bool
+from sparkinfer.api.template_kwargs import read_thinking
+from sparkinfer.errors import RequestError
+from sparkinfer.request import RequestId
+from workers.http_answer import Answer, StreamBody, TokenCount, WholeBody
+from workers.http_exchange import Exchange, Response, json_response
+from workers.http_metrics import HttpMetrics, outcome_of
+from workers.http_service import Service
+from workers.http_text_pool import TextPool
+
+Parse = Callable[[Object, ModelInfo, NewRequestId], Generation]
+MakeReply = Callable[[str, int, ModelInfo, Generation], Reply]
+
+
+class RequestIds:
+    """Ids that no other http worker and no other generation of this one gives out.
+
+    64 bits: http index (8) | generation (16) | counter (40).
+    """
+
+    def __init__(self, http_index: int, generation: int) -> None:
+        self._counter = itertools.count((http_index & 0xFF) << 56 | (generation & 0xFFFF) << 40)
+
+    def new(self) -> RequestId:
+        return RequestId(next(self._counter))
+
+
+class Generations:
+    """Everything that is being generated for clients of this worker."""
+
+    def __init__(
+        self, service: Service, pool: TextPool, metrics: HttpMetrics, request_ids: RequestIds, always_stream_usage: bool
+    ) -> None:
+        self.is_draining = False
+        self.open_answers: set[Answer] = set()
+        self._service = service
+        self._pool = pool
+        self._metrics = metrics
+        self._request_ids = request_ids
+        self._always_stream_usage = always_stream_usage
+        self._streams: set[StreamBody] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def num_streams(self) -> int:
+        return len(self._streams)
+
+    async def chat(self, exchange: Exchange) -> Response | None:
+        """POST /v1/chat/completions"""
+        return await self._generate(exchange, parse_chat, _chat_reply)
+
+    async def completion(self, exchange: Exchange) -> Response | None:
+        """POST /v1/completions"""
+        return await self._generate(exchange, parse_completion, _completion_reply)
+
+    async def tokenize(self, exchange: Exchange) -> Response | None:
+        """POST /v1/tokenize: the number of prompt tokens of a chat body or of `prompt`, and the ids if asked for."""
+        info = self._accepting()
+        body = await exchange.json_object()
+        if body.get("messages") is None and body.get("prompt") is not None:
+            prompts = parse_prompts(body["prompt"], info)
+            if len(prompts) != 1:
+                fail("prompt", "must be one prompt")
+            prompt = prompts[0]
+        else:
+            prompt = parse_chat_prompt(body, read_thinking(body))
+        with_ids = read_bool(body, "return_token_ids", False)
+        count = TokenCount()
+        self._pool.count(count, self._request_ids.new(), prompt)
+        token_ids = await count.token_ids
+        document = {
+            "tokens": len(token_ids),
+            "max_context": info.max_model_len,
+            "max_output_tokens": info.max_output_tokens,
+            "model": info.model,
+        }
+        return json_response(document | {"token_ids": token_ids} if with_ids else document)
+
+    def tick(self) -> None:
+        """Half a keep-alive interval went by."""
+        for stream in self._streams:
+            stream.tick()
+
+    async def idle(self) -> None:
+        """Return once no answer is open."""
+        await self._idle.wait()
+
+    def _accepting(self) -> ModelInfo:
+        if self.is_draining:
+            raise RequestError(503, "The server is shutting down", code="shutting_down")
+        info = self._service.model_info
+        if info is None or not self._service.is_ready:
+            raise RequestError(503, "The model is not ready; please retry", code="not_ready")
+        return info
+
+    async def _generate(self, exchange: Exchange, parse: Parse, make_reply: MakeReply) -> Response | None:
+        received_at = time.monotonic()
+        self._metrics.requests.inc()
+        answer: Answer | None = None
+        error: RequestError | None = None
+        try:
+            info = self._accepting()
+            generation = parse(await exchange.json_object(), info, self._request_ids.new)
+            reply = make_reply(secrets.token_hex(12), int(time.time()), info, generation)
+            body: StreamBody | WholeBody
+            if generation.stream:
+                self._metrics.streaming.inc()
+                body = StreamBody(reply, generation.include_usage or self._always_stream_usage)
+            else:
+                body = WholeBody(reply, generation.num_choices)
+            answer = Answer(generation, body, self._metrics, received_at)
+            return await self._answer(exchange, answer, body)
+        except RequestError as failure:
+            error = failure
+            raise
+        finally:
+            self._count_end(answer, error, time.monotonic() - received_at)
+
+    async def _answer(self, exchange: Exchange, answer: Answer, body: StreamBody | WholeBody) -> Response | None:
+        """Run `answer` to its end; RequestError while the headers are not out yet."""
+        self._pool.submit(answer, answer.requests)
+        self._open(answer)
+        watcher = asyncio.ensure_future(exchange.connection.client_disconnect())
+        watcher.add_done_callback(lambda _: self._abandon(answer))
+        try:
+            await answer.started
+            if answer.error is not None:
+                raise answer.error
+            if isinstance(body, StreamBody) and not answer.is_cancelled:
+                self._streams.add(body)
+                body.attach(exchange.connection.response_stream(200, sse.HEADERS))
+            await answer.finished
+            if isinstance(body, WholeBody) and answer.error is not None:
+                raise answer.error
+            return Response(200, body.document) if isinstance(body, WholeBody) and not answer.is_cancelled else None
+        finally:
+            watcher.cancel()
+            self._abandon(answer)
+            self._close(answer, body)
+
+    def _abandon(self, answer: Answer) -> None:
+        """The client left, or the answer is over: whatever is still in flight of it is aborted."""
+        answer.cancel()
+        self._pool.abandon(answer, answer.requests)
+
+    def _open(self, answer: Answer) -> None:
+        self.open_answers.add(answer)
+        self._idle.clear()
+
+    def _close(self, answer: Answer, body: StreamBody | WholeBody) -> None:
+        if isinstance(body, StreamBody):
+            self._streams.discard(body)
+        self.open_answers.discard(answer)
+        if not self.open_answers:
+            self._idle.set()
+
+    def _count_end(self, answer: Answer | None, error: RequestError | None, seconds: float) -> None:
+        if answer is None:
+            outcome = "server_error" if error is None else outcome_of(error, is_accepted=False)
+            self._metrics.count_end(outcome, None, seconds)
+        else:
+            is_accepted = answer.started.done() and answer.usage.prompt_tokens > 0
+            outcome = "cancelled" if answer.is_cancelled else outcome_of(answer.error or error, is_accepted=is_accepted)
+            self._metrics.count_end(outcome, answer.usage, seconds)
+
+
+def _chat_reply(reply_id: str, created: int, info: ModelInfo, generation: Generation) -> Reply:
+    return ChatReply(reply_id, created, info.model, exclude_reasoning=generation.exclude_reasoning)
+
+
+def _completion_reply(reply_id: str, created: int, info: ModelInfo, _generation: Generation) -> Reply:
+    return CompletionReply(reply_id, created, info.model)

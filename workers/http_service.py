@@ -1,0 +1,62 @@
+"""What an http worker knows about the rest of the service: the model's facts, readiness, the engine's gauges.
+
+Reads the status board and the supervisor's announcements; never talks to a worker.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ipc.status_board import GpuGauge
+from sparkinfer.api.models import ModelInfo, model_info_from_json
+from workers.process import WorkerContext
+
+GPU = "gpu-0"
+
+_ENGINE_GAUGES = {
+    "active_requests": GpuGauge.ACTIVE_REQUESTS,
+    "waiting_requests": GpuGauge.WAITING_REQUESTS,
+    "free_kv_blocks": GpuGauge.FREE_KV_BLOCKS,
+    "total_kv_blocks": GpuGauge.TOTAL_KV_BLOCKS,
+    "free_state_slots": GpuGauge.FREE_STATE_SLOTS,
+    "total_state_slots": GpuGauge.TOTAL_STATE_SLOTS,
+}
+
+
+class Service(Protocol):
+    """What the routes need to know."""
+
+    @property
+    def model_info(self) -> ModelInfo | None:
+        """None until the engine has loaded the model for the first time."""
+
+    @property
+    def is_ready(self) -> bool:
+        """The engine and at least one text worker are up."""
+
+    def engine_gauges(self) -> dict[str, int]:
+        """active_requests, waiting_requests, free_kv_blocks and so on, as the engine last wrote them."""
+
+
+class LiveService:
+    """The service as announced by the supervisor and written on the status board."""
+
+    def __init__(self, context: WorkerContext) -> None:
+        self._peers = context.peers
+        self._board = context.board
+        self._gpu = context.board.slot(context.spec.workers.index(GPU))
+        self.model_info: ModelInfo | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        has_engine = self._peers.outbox(GPU) is not None
+        return has_engine and self.model_info is not None and bool(self._peers.names("text"))
+
+    def engine_gauges(self) -> dict[str, int]:
+        return {name: self._gpu.gauge(gauge) for name, gauge in _ENGINE_GAUGES.items()}
+
+    def on_peer_up(self, name: str) -> None:
+        """The engine publishes the model's facts before it is announced."""
+        info = self._board.read_service_info() if name == GPU else None
+        if info is not None:
+            self.model_info = model_info_from_json(info)
