@@ -11,6 +11,7 @@ from typing import Literal
 from sparkinfer.checkpoint.metadata import MetadataReader
 
 LayerType = Literal["attention", "sliding_attention", "gated_delta_net"]
+ATTENTION: LayerType = "attention"
 
 # Architectures whose layers alternate, and the period that a file may leave out.
 HYBRID_PERIODS = {"qwen35": 4, "qwen35moe": 4}
@@ -23,7 +24,7 @@ def layer_types(reader: MetadataReader, architecture: str, num_layers: int) -> t
         return _hybrid(reader, architecture, num_layers)
     if architecture in SLIDING_PERIODS and reader.integer(f"{architecture}.attention.sliding_window", 0):
         return _sliding(reader, architecture, num_layers)
-    return ("attention",) * num_layers
+    return (ATTENTION,) * num_layers
 
 
 def _hybrid(reader: MetadataReader, architecture: str, num_layers: int) -> tuple[LayerType, ...]:
@@ -50,5 +51,4 @@ def _all_but_every(period: int, num_layers: int) -> list[bool]:
 
 
 def _where(flags: Iterable[bool], kind: LayerType) -> tuple[LayerType, ...]:
-    attention: LayerType = "attention"
-    return tuple(kind if flag else attention for flag in flags)
+    return tuple(kind if flag else ATTENTION for flag in flags)

@@ -15,7 +15,8 @@ def q2_k(blocks: Bytes) -> Floats:
     """16 bytes of (scale, min) nibbles | 64 bytes of 2-bit q | d f16 | dmin f16: d*scale*q - dmin*min, 16 a scale."""
     scales = f16(blocks, 80) * (blocks[:, :16] & 15)
     mins = f16(blocks, 82) * (blocks[:, :16] >> 4)
-    return scaled(scales, planes(blocks[:, 16:80], 2, 32)) - np.repeat(mins, 16, axis=1)
+    values: Floats = scaled(scales, planes(blocks[:, 16:80], 2, 32)) - np.repeat(mins, 16, axis=1)
+    return values
 
 
 def q3_k(blocks: Bytes) -> Floats:
