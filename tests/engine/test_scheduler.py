@@ -1,0 +1,366 @@
+"""Scheduler: each decision by example, then everything at once as a state machine over a paged memory of token ids."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from sparkinfer.config import SchedulerConfig
+from sparkinfer.engine.block_manager import BlockManager, IntegrityError
+from sparkinfer.engine.scheduler import Scheduler
+from sparkinfer.engine.scheduler_output import SchedulerOutput, StepResult
+from sparkinfer.engine.sequence import Sequence, SequenceStatus
+from sparkinfer.request import FinishReason, RequestId
+from sparkinfer.sampling_params import SamplingParams
+
+EOS = 0
+
+
+def next_token(prefix: list[int], vocab_size: int) -> int:
+    """A function of every token before it, so that a wrong block, position or order shows."""
+    digest = hashlib.blake2b(repr(prefix).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") % vocab_size
+
+
+def solo_output(prompt: list[int], max_tokens: int, vocab_size: int) -> list[int]:
+    """What a sequence must get, whatever happens around it."""
+    tokens = list(prompt)
+    while len(tokens) < len(prompt) + max_tokens:
+        token = next_token(tokens, vocab_size)
+        if token == EOS:
+            break
+        tokens.append(token)
+    return tokens[len(prompt):]
+
+
+class PagedDevice:
+    """What a device remembers between steps, and nothing else: tokens by pool row, tables and last tokens by slot."""
+
+    def __init__(self, num_blocks: int, block_size: int, num_slots: int, vocab_size: int) -> None:
+        self.block_size = block_size
+        self.vocab_size = vocab_size
+        self.pool: list[int | None] = [None] * (num_blocks * block_size)
+        self.tables: list[list[int]] = [[] for _ in range(num_slots)]
+        self.last_token: list[int | None] = [None] * num_slots
+
+    def run(self, output: SchedulerOutput) -> StepResult:
+        token_ids = []
+        assert len({row.slot for row in output.scheduled}) == len(output.scheduled)
+        for row in output.scheduled:
+            table = self.tables[row.slot]
+            if row.admitted is not None:
+                table.clear()
+                self.last_token[row.slot] = None
+            assert row.first_new_block == len(table) or not row.new_blocks
+            table.extend(row.new_blocks)
+            tokens = [self.last_token[row.slot]] if row.token_ids is None else row.token_ids
+            assert len(tokens) == row.num_tokens > 0
+            for position, token in enumerate(tokens, row.start):
+                self.pool[table[position // self.block_size] * self.block_size + position % self.block_size] = token
+            if row.samples:
+                prefix = [
+                    self.pool[table[i // self.block_size] * self.block_size + i % self.block_size]
+                    for i in range(row.start + row.num_tokens)
+                ]
+                self.last_token[row.slot] = next_token(prefix, self.vocab_size)
+                token_ids.append(self.last_token[row.slot])
+        return StepResult(token_ids)
+
+
+def make_scheduler(num_blocks: int = 16, block_size: int = 4, max_model_len: int = 1000, **limits) -> Scheduler:
+    return Scheduler(SchedulerConfig(**limits), BlockManager(num_blocks, block_size), max_model_len)
+
+
+def make_sequence(request_id: int, prompt: list[int], max_tokens: int = 100, priority: int = 0, choice: int = 0):
+    sampling = SamplingParams(max_tokens=max_tokens, seed=0)
+    return Sequence(RequestId(request_id), choice, 0, prompt, sampling, frozenset([EOS]), 0.0, priority)
+
+
+def add(scheduler: Scheduler, *sequences: Sequence) -> None:
+    for sequence in sequences:
+        scheduler.add([sequence], 0.0)
+
+
+def shape(output: SchedulerOutput) -> list[tuple[int, int, int, bool]]:
+    return [(row.sequence.request_id, row.start, row.num_tokens, row.samples) for row in output.scheduled]
+
+
+def give(scheduler: Scheduler, output: SchedulerOutput, token: int = 9) -> None:
+    scheduler.update(output, StepResult([token] * len(output.sampling_rows)), 1.0)
+
+
+def test_a_prompt_is_computed_in_chunks_and_then_decoded():
+    scheduler = make_scheduler(prefill_chunk_tokens=4)
+    add(scheduler, make_sequence(1, list(range(1, 11))))
+    outputs = [scheduler.schedule() for _ in range(4)]
+    assert [shape(output) for output in outputs] == [
+        [(1, 0, 4, False)],
+        [(1, 4, 4, False)],
+        [(1, 8, 2, True)],
+        [(1, 10, 1, True)],
+    ]
+    assert [output.scheduled[0].token_ids for output in outputs] == [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10], None]
+    assert [output.num_tokens for output in outputs] == [4, 4, 2, 1]
+
+
+def test_decodes_come_first_and_several_prompts_share_what_is_left():
+    scheduler = make_scheduler(prefill_chunk_tokens=6, max_num_batched_tokens=10)
+    add(scheduler, make_sequence(1, [1, 1]))
+    scheduler.schedule()
+    add(scheduler, make_sequence(2, [2] * 8), make_sequence(3, [3] * 8), make_sequence(4, [4] * 8))
+    assert shape(scheduler.schedule()) == [(1, 2, 1, True), (2, 0, 6, False), (3, 0, 3, False)]
+    assert shape(scheduler.schedule()) == [(1, 3, 1, True), (2, 6, 2, True), (3, 3, 5, True), (4, 0, 2, False)]
+
+
+def test_no_more_than_max_num_seqs_run():
+    scheduler = make_scheduler(max_num_seqs=2)
+    add(scheduler, *(make_sequence(i, [1], max_tokens=1) for i in range(3)))
+    output = scheduler.schedule()
+    assert [row.sequence.request_id for row in output.scheduled] == [0, 1]
+    assert not scheduler.schedule().scheduled
+    give(scheduler, output)
+    assert [row.sequence.request_id for row in scheduler.schedule().scheduled] == [2]
+
+
+def test_smaller_priority_goes_first_and_ties_go_by_arrival():
+    scheduler = make_scheduler(max_num_seqs=1)
+    sequences = [make_sequence(i, [1], max_tokens=1, priority=p) for i, p in enumerate([1, 0, 1, -1, 0])]
+    add(scheduler, *sequences)
+    order = []
+    while (output := scheduler.schedule()).scheduled:
+        order.append(output.scheduled[0].sequence.request_id)
+        give(scheduler, output)
+    assert order == [3, 1, 4, 0, 2]
+
+
+def test_new_blocks_are_told_once():
+    scheduler = make_scheduler(num_blocks=4, block_size=2)
+    add(scheduler, make_sequence(1, [1, 2, 3]))
+    tables = []
+    for _ in range(4):
+        row = scheduler.schedule().scheduled[0]
+        tables.append((row.first_new_block, len(row.new_blocks)))
+    assert tables == [(0, 2), (2, 0), (2, 1), (3, 0)]
+
+
+def test_the_newest_sequence_is_preempted_and_recomputes_what_it_had():
+    scheduler = make_scheduler(num_blocks=5, block_size=2)
+    add(scheduler, make_sequence(1, [1, 1]), make_sequence(2, [2, 2]))
+    preempted = None
+    while preempted is None:
+        output = scheduler.schedule()
+        if output.num_preempted:
+            preempted = output
+        give(scheduler, output)
+    newest = scheduler._waiting.head()
+    assert (newest.request_id, newest.status, newest.num_preemptions) == (2, SequenceStatus.WAITING, 1)
+    assert [row.sequence.request_id for row in preempted.scheduled] == [1]
+    num_known = newest.num_tokens
+    scheduler.abort(RequestId(1), 1.0)
+    row = scheduler.schedule().scheduled[0]
+    assert (row.sequence, row.start, row.num_tokens, row.samples) == (newest, 0, num_known, True)
+    assert row.token_ids == [2, 2] + newest.output_token_ids
+    assert row.admitted.output_token_ids == tuple(newest.output_token_ids)
+
+
+def test_a_preempted_sequence_keeps_the_token_that_was_in_flight():
+    scheduler = make_scheduler(num_blocks=4, block_size=2)
+    add(scheduler, make_sequence(1, [1, 1, 1]), make_sequence(2, [2, 2, 2]))
+    first = scheduler.schedule()
+    assert len(first.scheduled) == 1  # one block per running sequence is left free
+    scheduler = make_scheduler(num_blocks=6, block_size=2)
+    add(scheduler, make_sequence(1, [1, 1, 1]), make_sequence(2, [2, 2, 2]))
+    in_flight = deque([scheduler.schedule()])
+    while True:
+        output = scheduler.schedule()
+        if output.num_preempted:
+            break
+        in_flight.append(output)
+        give(scheduler, in_flight.popleft())
+    newest = scheduler._waiting.head()
+    known = len(newest.output_token_ids)
+    assert newest.has_tokens_in_flight
+    give(scheduler, in_flight.popleft())
+    assert len(newest.output_token_ids) == known + 1
+    assert not newest.has_tokens_in_flight
+
+
+def test_a_stop_token_in_flight_ends_a_preempted_sequence_where_it_waits():
+    scheduler = make_scheduler(num_blocks=6, block_size=2)
+    add(scheduler, make_sequence(1, [1, 1, 1]), make_sequence(2, [2, 2, 2]))
+    in_flight = deque([scheduler.schedule()])
+    while not (output := scheduler.schedule()).num_preempted:
+        in_flight.append(output)
+        give(scheduler, in_flight.popleft())
+    newest = scheduler._waiting.head()
+    give(scheduler, in_flight.popleft(), token=EOS)
+    give(scheduler, output)
+    assert newest.finish_reason == FinishReason.STOP
+    assert (scheduler.num_waiting, scheduler.num_running, scheduler.num_open_requests) == (0, 0, 0)
+    scheduler.check_integrity()
+
+
+def test_a_newcomer_leaves_the_running_a_block_each():
+    scheduler = make_scheduler(num_blocks=8, block_size=4)
+    add(scheduler, make_sequence(1, [1] * 16), make_sequence(2, [2] * 16))
+    assert [row.sequence.request_id for row in scheduler.schedule().scheduled] == [1]
+    assert scheduler.num_waiting == 1
+
+
+def test_a_lone_sequence_may_use_the_whole_pool_and_ends_there():
+    scheduler = make_scheduler(num_blocks=3, block_size=2)
+    sequence = make_sequence(1, [1, 1])
+    add(scheduler, sequence)
+    while (output := scheduler.schedule()).scheduled:
+        give(scheduler, output)
+    assert sequence.finish_reason == FinishReason.LENGTH
+    assert len(sequence.output_token_ids) == 4
+
+
+def test_integrity_check_sees_a_stolen_block_and_a_stolen_slot():
+    scheduler = make_scheduler()
+    sequence = make_sequence(1, [1] * 8)
+    add(scheduler, sequence)
+    scheduler.schedule()
+    scheduler.check_integrity()
+    stolen = sequence.block_table.pop()
+    with pytest.raises(IntegrityError, match="blocks owned"):
+        scheduler.check_integrity()
+    sequence.block_table.append(stolen)
+    scheduler._free_slots.append(sequence.slot)
+    with pytest.raises(IntegrityError, match="slots"):
+        scheduler.check_integrity()
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Random requests, aborts and step depths over a small pool: everybody gets their solo output, exactly once."""
+
+    @initialize(
+        num_blocks=st.integers(2, 12),
+        block_size=st.integers(1, 4),
+        max_num_seqs=st.integers(1, 5),
+        max_num_batched_tokens=st.integers(1, 12),
+        prefill_chunk_tokens=st.integers(1, 6),
+        vocab_size=st.sampled_from([4, 40]),
+    )
+    def start(self, num_blocks, block_size, max_num_seqs, max_num_batched_tokens, prefill_chunk_tokens, vocab_size):
+        self.config = SchedulerConfig(
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            prefill_chunk_tokens=prefill_chunk_tokens,
+        )
+        self.capacity = num_blocks * block_size
+        self.scheduler = Scheduler(self.config, BlockManager(num_blocks, block_size), max_model_len=30)
+        self.device = PagedDevice(num_blocks, block_size, max_num_seqs, vocab_size)
+        self.vocab_size = vocab_size
+        self.in_flight: deque[tuple[SchedulerOutput, StepResult]] = deque()
+        self.sequences: list[Sequence] = []
+        self.emitted: dict[Sequence, list[int]] = {}
+        self.ended: dict[Sequence, int] = {}
+        self.aborted: set[int] = set()
+        self.num_requests = 0
+
+    @rule(
+        prompt=st.lists(st.integers(1, 3), max_size=20),
+        max_tokens=st.integers(1, 12),
+        n=st.integers(1, 3),
+        priority=st.integers(0, 1),
+    )
+    def submit(self, prompt, max_tokens, n, priority):
+        choices = [make_sequence(self.num_requests, prompt, max_tokens, priority, choice) for choice in range(n)]
+        self.num_requests += 1
+        self.sequences += choices
+        self.scheduler.add(choices, 0.0)
+        self.hear()
+
+    @rule()
+    def schedule(self):
+        if len(self.in_flight) < 3:
+            self.launch()
+
+    @precondition(lambda self: self.in_flight)
+    @rule()
+    def update(self):
+        output, result = self.in_flight.popleft()
+        self.scheduler.update(output, result, 1.0)
+        self.hear()
+
+    @precondition(lambda self: self.num_requests)
+    @rule(data=st.data())
+    def abort(self, data):
+        request_id = data.draw(st.integers(0, self.num_requests - 1))
+        open_before = [s for s in self.sequences if s.request_id == request_id and s not in self.ended]
+        self.aborted.update(map(id, open_before))
+        self.scheduler.abort(RequestId(request_id), 1.0)
+        self.hear()
+
+    def launch(self) -> bool:
+        output = self.scheduler.schedule()
+        assert sum(row.num_tokens for row in output.scheduled) == output.num_tokens
+        assert output.num_tokens <= self.config.max_num_batched_tokens
+        assert all(row.token_ids is None or row.num_tokens <= self.config.prefill_chunk_tokens
+                   for row in output.scheduled)
+        if not output.scheduled:
+            return False
+        self.in_flight.append((output, self.device.run(output)))
+        return True
+
+    def hear(self) -> None:
+        events = self.scheduler.take_events()
+        for sequence, token_id in zip(events.sequences, events.token_ids, strict=True):
+            assert sequence not in self.ended
+            self.emitted.setdefault(sequence, []).append(token_id)
+        for sequence in events.finished:
+            assert sequence not in self.ended
+            self.ended[sequence] = sequence.finish_reason
+            self.check_end(sequence)
+
+    def check_end(self, sequence: Sequence) -> None:
+        emitted = self.emitted.get(sequence, [])
+        assert emitted == sequence.output_token_ids
+        limit = min(30, self.capacity) - sequence.num_prompt_tokens
+        if sequence.num_prompt_tokens == 0 or limit <= 0:
+            assert sequence.finish_reason == FinishReason.ERROR
+            return
+        solo = solo_output(sequence.prompt_token_ids, min(sequence.sampling.max_tokens, limit), self.vocab_size)
+        if id(sequence) in self.aborted:
+            assert sequence.finish_reason == FinishReason.ABORT
+            assert emitted == solo[: len(emitted)]
+        else:
+            assert emitted == solo
+            full = len(solo) == min(sequence.sampling.max_tokens, limit)
+            assert sequence.finish_reason == (FinishReason.LENGTH if full else FinishReason.STOP)
+
+    @invariant()
+    def nothing_is_lost(self):
+        if hasattr(self, "scheduler"):
+            self.scheduler.check_integrity()
+            assert self.scheduler.num_running <= self.config.max_num_seqs
+            assert len(self.ended) + self.scheduler.num_running + self.scheduler.num_waiting == len(self.sequences)
+
+    def teardown(self):
+        """Everything comes to an end in a bounded number of steps, one in flight at a time or two."""
+        if not hasattr(self, "scheduler"):
+            return
+        work = sum(s.num_prompt_tokens + s.sampling.max_tokens for s in self.sequences if s not in self.ended)
+        for _ in range(20 + 20 * work):
+            launched = self.launch()
+            if self.in_flight and (len(self.in_flight) > self.num_requests % 2 or not launched):
+                self.update()
+            if len(self.ended) == len(self.sequences) and not self.in_flight:
+                break
+        assert len(self.ended) == len(self.sequences)
+        assert not self.in_flight
+        assert self.scheduler._block_manager.num_free_blocks == self.scheduler._block_manager.num_blocks
+        self.nothing_is_lost()
+
+
+TestSchedulerMachine = SchedulerMachine.TestCase
+TestSchedulerMachine.settings = settings(
+    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+)
