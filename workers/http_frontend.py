@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+from pathlib import Path
 from typing import Any
 
 from granian.constants import Interfaces
@@ -53,7 +54,7 @@ class HttpFrontend:
     def __init__(self, context: WorkerContext) -> None:
         self._context = context
         self._config = context.config.server
-        self._metrics = HttpMetrics()
+        self._metrics = HttpMetrics(str(Path(context.spec.run_dir) / "metrics"))
         self._service = LiveService(context)
         self._pool = LiveTextPool(context.spec.index, context.peers)
         ids = RequestIds(context.spec.index, context.spec.generation)
@@ -78,7 +79,7 @@ class HttpFrontend:
             serving.result()
             raise RuntimeError("the HTTP server stopped by itself")
         await self._drain()
-        server.stop()
+        server.stop()  # type: ignore[no-untyped-call]
         await serving
 
     async def _drain(self) -> None:

@@ -6,7 +6,6 @@ in files that outlive a worker, so no counter ever goes down. Labels are bounded
 
 from __future__ import annotations
 
-import os
 import time
 from bisect import bisect_left
 from collections.abc import Mapping
@@ -63,8 +62,10 @@ class LatencyCounter:
 class HttpMetrics:
     """All metrics of one http worker. The event loop's thread only."""
 
-    def __init__(self) -> None:
+    def __init__(self, files_dir: str | None = None) -> None:
+        """files_dir: what PROMETHEUS_MULTIPROC_DIR is set to, None outside of multiprocess mode."""
         self._registry = CollectorRegistry()
+        self._files_dir = files_dir
         self._started_at = time.monotonic()
         self.requests = self._counter("requests", "Generation requests received")
         self.streaming = self._counter("requests_streaming", "Generation requests that asked for a stream")
@@ -92,9 +93,9 @@ class HttpMetrics:
         """The text of GET /metrics: every http worker's counters, then `gauges` of the engine by name."""
         self.hand_over()
         registry = self._registry
-        if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
+        if self._files_dir is not None:
             registry = CollectorRegistry()
-            MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+            MultiProcessCollector(registry, self._files_dir)  # type: ignore[no-untyped-call]
         lines = [f"# TYPE sparkinfer_{name} gauge\nsparkinfer_{name} {value}\n" for name, value in gauges.items()]
         uptime_s = time.monotonic() - self._started_at
         lines.append(f"# TYPE sparkinfer_uptime_seconds gauge\nsparkinfer_uptime_seconds {uptime_s:.3f}\n")
