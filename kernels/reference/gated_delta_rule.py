@@ -78,14 +78,21 @@ def chunked_gated_delta_rule(
 
 
 def _to_chunks(x: Tensor, chunk: int) -> Tensor:
-    """[num_seqs, query_len, heads, ...] -> [num_seqs, heads, chunks, chunk, ...], padded with zeros (no decay, no write)."""
+    """[num_seqs, query_len, heads, ...] -> [num_seqs, heads, chunks, chunk, ...]; zeros pad: no decay, no write."""
     missing = -x.shape[1] % chunk
     padding = (0, 0) * (x.dim() - 2) + (0, missing)
     return F.pad(x, padding).transpose(1, 2).unflatten(2, (-1, chunk))
 
 
 def gated_delta_rule(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, state_slots: Tensor, query_lens: Sequence[int]
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    state: Tensor,
+    state_slots: Tensor,
+    query_lens: Sequence[int],
 ) -> Tensor:
     """The rule over one step's rows, sequences of any lengths end to end, states carried in a pool.
 
@@ -96,20 +103,21 @@ def gated_delta_rule(
     state_slots: [num_seqs] int64
     returns      [num_tokens, heads, d_v] f32
     """
+    inputs = (q, k, v, g, beta)
     if len(set(query_lens)) == 1:
-        return _equal_lengths((q, k, v, g, beta), state, state_slots, query_lens[0])
+        return _equal_lengths(inputs, state, state_slots, query_lens[0])
     out = torch.empty_like(v)
     is_single = torch.tensor([n == 1 for n in query_lens], device=q.device)
     starts = torch.tensor([0, *query_lens[:-1]], device=q.device).cumsum(0)
     rows = starts[is_single]
     if rows.numel():
-        out[rows] = _equal_lengths([x[rows] for x in (q, k, v, g, beta)], state, state_slots[is_single], 1)
+        out[rows] = _equal_lengths([x[rows] for x in inputs], state, state_slots[is_single], 1)
     start = 0
     for seq, query_len in enumerate(query_lens):
         span = slice(start, start + query_len)
         start += query_len
         if query_len > 1:
-            out[span] = _equal_lengths([x[span] for x in (q, k, v, g, beta)], state, state_slots[seq : seq + 1], query_len)
+            out[span] = _equal_lengths([x[span] for x in inputs], state, state_slots[seq : seq + 1], query_len)
     return out
 
 

@@ -123,8 +123,9 @@ def _attend_group(q: Tensor, k_cache: Tensor, v_cache: Tensor, group: AttentionG
         out = F.scaled_dot_product_attention(q, keys, values, attn_mask=group.mask, scale=scale)
         return out.reshape(num_rows, num_q_heads, head_dim)
     q = q.view(group.num_seqs, group.query_len, num_q_heads, head_dim).transpose(1, 2)
+    has_shared_keys = num_q_heads != num_kv_heads
     out = F.scaled_dot_product_attention(
-        q, keys, values, attn_mask=group.mask, is_causal=group.is_causal, scale=scale, enable_gqa=num_q_heads != num_kv_heads
+        q, keys, values, attn_mask=group.mask, is_causal=group.is_causal, scale=scale, enable_gqa=has_shared_keys
     )
     return out.transpose(1, 2).reshape(num_rows, num_q_heads, head_dim)
 

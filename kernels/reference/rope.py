@@ -23,7 +23,12 @@ def rope_inv_freq(n_rot: int, theta: float) -> Tensor:
 
 
 def yarn_inv_freq(
-    inv_freq: Tensor, theta: float, factor: float, original_context: int, beta_fast: float = 32.0, beta_slow: float = 1.0
+    inv_freq: Tensor,
+    theta: float,
+    factor: float,
+    original_context: int,
+    beta_fast: float = 32.0,
+    beta_slow: float = 1.0,
 ) -> tuple[Tensor, float]:
     """YaRN (arXiv:2309.00071): a ramp between extrapolation and interpolation, and the factor on cos and sin.
 

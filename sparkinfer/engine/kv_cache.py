@@ -44,5 +44,6 @@ class KVCache:
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
         """Keys and values of an attention layer."""
         k, v = self.k[index], self.v[index]
-        assert k is not None and v is not None
+        assert k is not None, f"layer {index} keeps no keys"
+        assert v is not None
         return k, v

@@ -42,15 +42,16 @@ class StatePool:
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
         """Convolution tail and state of a gated-delta-net layer."""
         conv, state = self.conv[index], self.state[index]
-        assert conv is not None and state is not None
+        assert conv is not None, f"layer {index} keeps no state"
+        assert state is not None
         return conv, state
 
 
 def state_shapes(hparams: HParams) -> tuple[tuple[int, int], tuple[int, int, int]]:
     """Shapes of one slot of one layer: the convolution tail and the delta-net state."""
-    head_dim, num_key_heads, num_value_heads = hparams.ssm_state_size, hparams.ssm_group_count, hparams.ssm_time_step_rank
-    channels = (2 * num_key_heads + num_value_heads) * head_dim
-    return (channels, hparams.ssm_conv_kernel - 1), (num_value_heads, head_dim, head_dim)
+    head_dim = hparams.ssm_state_size
+    conv_shape = (hparams.ssm_conv_channels, hparams.ssm_conv_kernel - 1)
+    return conv_shape, (hparams.ssm_time_step_rank, head_dim, head_dim)
 
 
 def bytes_per_slot(hparams: HParams) -> int:

@@ -38,19 +38,19 @@ class Attention(Module):
     def __init__(self, hparams: HParams, layer: int, rope: Rope | None, variant: AttentionVariant) -> None:
         self._layer, self._layer_type = layer, hparams.layer_types[layer]
         self._rope, self._variant, self._eps = rope, variant, hparams.rms_norm_eps
-        self._num_q_heads, self._num_kv_heads, self._head_dim = hparams.num_q_heads, hparams.num_kv_heads, hparams.head_dim
-        self._scale = hparams.attention_scale
-        hidden, q_size, kv_size = hparams.hidden_size, self._num_q_heads * self._head_dim, self._num_kv_heads * self._head_dim
-        q_rows = 2 * q_size if variant.gate == "in_query" else q_size
-        self.attn_q = Linear(hidden, q_rows, variant.has_bias)
+        self._num_q_heads, self._num_kv_heads = hparams.num_q_heads, hparams.num_kv_heads
+        self._head_dim, self._scale = hparams.head_dim, hparams.attention_scale
+        hidden, q_size = hparams.hidden_size, hparams.num_q_heads * hparams.head_dim
+        kv_size = hparams.num_kv_heads * hparams.head_dim
+        self.attn_q = Linear(hidden, 2 * q_size if variant.gate == "in_query" else q_size, variant.has_bias)
         self.attn_k = Linear(hidden, kv_size, variant.has_bias)
         self.attn_v = Linear(hidden, kv_size, variant.has_bias)
         self.attn_output = Linear(q_size, hidden)
         if variant.gate == "separate":
             self.attn_gate = Linear(hidden, q_size)
         if variant.has_qk_norm:
-            self.attn_q_norm = RMSNorm(self._head_dim, hparams.rms_norm_eps)
-            self.attn_k_norm = RMSNorm(self._head_dim, hparams.rms_norm_eps)
+            self.attn_q_norm = RMSNorm(hparams.head_dim, hparams.rms_norm_eps)
+            self.attn_k_norm = RMSNorm(hparams.head_dim, hparams.rms_norm_eps)
 
     def prepare(self) -> None:
         """Fuse the input projections, and the two head norms into one row per head."""
@@ -67,19 +67,23 @@ class Attention(Module):
             qk = rms_norm(qk, None, self._eps) * self._qk_norm
         if self._rope is not None:
             qk = self._rope.rotate(qk, step.angles[self._layer_type])
-        q, k = qk.split((self._num_q_heads, self._num_kv_heads), dim=1)
+        q, k = qk[:, : self._num_q_heads], qk[:, self._num_q_heads :]
         k_cache, v_cache = step.kv_cache.layer(self._layer)
         store_kv(k, v, k_cache, v_cache, step.batch.slot_mapping)
-        out = attend(q, k_cache, v_cache, step.attention[self._layer_type], self._scale)
-        return self.attn_output(out.flatten(1) if gate is None else out.flatten(1) * torch.sigmoid(gate))
+        out = attend(q, k_cache, v_cache, step.attention[self._layer_type], self._scale).flatten(1)
+        return self.attn_output(out if gate is None else out * torch.sigmoid(gate))
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Queries and keys [num_tokens, num_q_heads + num_kv_heads, head_dim], values, and the gate [num_tokens, q_size]."""
-        heads = self._projections(x).unflatten(1, (-1, self._head_dim))
+        """Queries and keys together, values, and the gate.
+
+        returns [num_tokens, num_q_heads + num_kv_heads, head_dim], [num_tokens, num_kv_heads, head_dim],
+                and [num_tokens, num_q_heads * head_dim] or None
+        """
+        heads = self._projections(x).view(x.shape[0], -1, self._head_dim)
         num_q_heads, num_kv_heads = self._num_q_heads, self._num_kv_heads
         if self._variant.gate == "in_query":
-            q_and_gate, k, v = heads.split((2 * num_q_heads, num_kv_heads, num_kv_heads), dim=1)
-            return torch.cat((q_and_gate[:, 0::2], k), dim=1), v, q_and_gate[:, 1::2].flatten(1)
-        qk, v = heads[:, : num_q_heads + num_kv_heads], heads[:, num_q_heads + num_kv_heads : num_q_heads + 2 * num_kv_heads]
-        gate = heads[:, num_q_heads + 2 * num_kv_heads :].flatten(1) if self._variant.gate == "separate" else None
-        return qk, v, gate
+            q_and_gate, k = heads[:, : 2 * num_q_heads], heads[:, 2 * num_q_heads : -num_kv_heads]
+            return torch.cat((q_and_gate[:, 0::2], k), dim=1), heads[:, -num_kv_heads:], q_and_gate[:, 1::2].flatten(1)
+        num_qk_heads = num_q_heads + num_kv_heads
+        qk, v = heads[:, :num_qk_heads], heads[:, num_qk_heads : num_qk_heads + num_kv_heads]
+        return qk, v, heads[:, num_qk_heads + num_kv_heads :].flatten(1) if self._variant.gate == "separate" else None

@@ -71,19 +71,21 @@ class GatedDeltaNet(Module):
         assert step.conv is not None
         heads, value_size = self._num_value_heads, self._num_value_heads * self._head_dim
         channels = self.ssm_conv1d.weight.shape[0]
-        qkv, gate, alpha, beta = self._projections(x).split((channels, value_size, heads, heads), dim=1)
+        qkv, gate, alpha, beta = torch.split(
+            self._projections(x), [channels, value_size, heads, heads], dim=1
+        )
         conv_state, state = step.state_pool.layer(self._layer)
         slots = step.batch.state_slots
         q, k, v = self._heads(causal_conv1d(qkv, self.ssm_conv1d.weight, conv_state, slots, step.conv))
         g = self.ssm_a * F.softplus(alpha + self.ssm_dt.bias)
         out = gated_delta_rule(q, k, v, g, torch.sigmoid(beta), state, slots, step.batch.query_lens)
-        gate = gate.unflatten(1, (heads, -1))
-        return self.ssm_out(gated_rms_norm(out, gate, self.ssm_norm.weight, self._eps).flatten(1))
+        out = gated_rms_norm(out, gate.view(out.shape), self.ssm_norm.weight, self._eps)
+        return self.ssm_out(out.flatten(1))
 
     def _heads(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rows q | k | v -> three times [num_tokens, num_value_heads, head_dim]; q and k normalised, q scaled."""
         num_key_heads = self._num_key_heads
-        heads = qkv.unflatten(1, (-1, self._head_dim))
-        q, k = l2_normalize(heads[:, : 2 * num_key_heads]).split(num_key_heads, dim=1)
+        heads = qkv.view(qkv.shape[0], -1, self._head_dim)
+        q, k = l2_normalize(heads[:, : 2 * num_key_heads]).chunk(2, dim=1)
         repeats = (1, self._num_value_heads // num_key_heads, 1)
         return (q * self._head_dim**-0.5).repeat(repeats), k.repeat(repeats), heads[:, 2 * num_key_heads :]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 
 import torch
@@ -36,4 +37,4 @@ class Gemma3(Transformer):
 
     def embed(self, input_ids: Tensor) -> Tensor:
         """The embedding times sqrt(hidden_size)."""
-        return self.token_embd(input_ids) * self.hparams.hidden_size**0.5
+        return self.token_embd(input_ids) * math.sqrt(self.hparams.hidden_size)

@@ -44,9 +44,9 @@ def fuse(*linears: Linear) -> Linear:
     fused = Linear(0, 0)
     sizes = [linear.weight.shape[0] for linear in linears]
     fused.weight = torch.cat([linear.weight for linear in linears])
-    for linear, rows in zip(linears, fused.weight.split(sizes), strict=True):
+    for linear, rows in zip(linears, torch.split(fused.weight, sizes), strict=True):
         linear.weight = rows
     if any(linear.bias is not None for linear in linears):
-        biases = [fused.weight.new_zeros(size) if x.bias is None else x.bias for x, size in zip(linears, sizes, strict=True)]
-        fused.bias = torch.cat(biases)
+        fused.bias = torch.cat([linear.weight.new_zeros(size) if linear.bias is None else linear.bias
+                                for linear, size in zip(linears, sizes, strict=True)])
     return fused

@@ -38,7 +38,7 @@ class SharedGate(Module):
 
 
 class MixtureOfExperts(Module):
-    """sum over the top k experts of weight * SwiGLU_e(x), plus sigmoid(gate . x) * SwiGLU_shared(x) where there is one."""
+    """Sum over the top k experts of weight * SwiGLU_e(x), plus sigmoid(gate . x) * SwiGLU_shared(x) if there is one."""
 
     def __init__(self, hparams: HParams, layer: int, tensor_names: Collection[str]) -> None:
         hidden, ffn_size, num_experts = hparams.hidden_size, hparams.expert_ffn_size, hparams.num_experts

@@ -16,8 +16,7 @@ from sparkinfer.model.rope import sliding_rope_of
 from sparkinfer.model.transformer import Transformer
 
 VARIANT = AttentionVariant(has_qk_norm=True, gate="separate")
-EMBEDDING_EPS = 1e-6  # both as the published model fixes them; its metadata names only the eps of the pre-norms
-POST_NORM_EPS = 1e-8
+POST_NORM_EPS = 1e-8  # as the published model fixes it; the metadata names only the eps of the other norms
 
 
 class MuseGlimmer(Transformer):
@@ -38,7 +37,7 @@ class MuseGlimmer(Transformer):
 
     def embed(self, input_ids: Tensor) -> Tensor:
         """The embedding through a norm without weights."""
-        return rms_norm(self.token_embd(input_ids), None, EMBEDDING_EPS)
+        return rms_norm(self.token_embd(input_ids), None, self.hparams.rms_norm_eps)
 
     def head(self, x: Tensor) -> Tensor:
         """cap * tanh(logits * scale / cap)."""

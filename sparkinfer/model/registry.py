@@ -1,8 +1,7 @@
-"""Which class builds which architecture, and `load_model`. Knows `general.architecture`; never what is inside."""
+"""What the engine sees of a model, and `load_model`. Knows `general.architecture`; never what is inside."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
 from typing import Protocol
 
 import torch
@@ -13,17 +12,9 @@ from sparkinfer.checkpoint.hparams import HParams
 from sparkinfer.engine.kv_cache import KVCache
 from sparkinfer.engine.state_pool import StatePool
 from sparkinfer.errors import CheckpointError
+from sparkinfer.model.architectures import ARCHITECTURES
 from sparkinfer.model.forward_batch import ForwardBatch
-from sparkinfer.model.gemma3 import Gemma3
-from sparkinfer.model.llama import Llama
 from sparkinfer.model.loader import Progress, load_tensors
-from sparkinfer.model.muse_glimmer import MuseGlimmer
-from sparkinfer.model.qwen2 import Qwen2
-from sparkinfer.model.qwen3 import Qwen3
-from sparkinfer.model.qwen3moe import Qwen3Moe
-from sparkinfer.model.qwen35 import Qwen35
-from sparkinfer.model.qwen35moe import Qwen35Moe
-from sparkinfer.model.transformer import Transformer
 
 
 class Model(Protocol):
@@ -33,18 +24,6 @@ class Model(Protocol):
 
     def forward(self, batch: ForwardBatch, kv_cache: KVCache, state_pool: StatePool) -> Tensor:
         """Run one step: stores keys, values and states, returns logits [num_logits, vocab_size] f32."""
-
-
-ARCHITECTURES: dict[str, Callable[[HParams, Collection[str], torch.device], Transformer]] = {
-    "gemma3": Gemma3,
-    "llama": Llama,
-    "muse-glimmer": MuseGlimmer,
-    "qwen2": Qwen2,
-    "qwen3": Qwen3,
-    "qwen35": Qwen35,
-    "qwen35moe": Qwen35Moe,
-    "qwen3moe": Qwen3Moe,
-}
 
 
 def load_model(gguf: GGUFFile, hparams: HParams, device: torch.device, progress: Progress) -> Model:

@@ -62,7 +62,8 @@ class Driver:
                 self.slots[key] = self.free_slots.pop()
             query_lens.append(len(tokens))
             positions += range(start, end)
-            slot_mapping += [table[p // self.block_size] * self.block_size + p % self.block_size for p in range(start, end)]
+            size = self.block_size
+            slot_mapping += [table[p // size] * size + p % size for p in range(start, end)]
         width = max(len(self.tables[key]) for key in work)
         context_lens = [self.lengths[key] for key in work]
         return ForwardBatch(
