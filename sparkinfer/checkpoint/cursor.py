@@ -72,6 +72,13 @@ class Cursor:
         """A length and that many bytes of UTF-8; bytes that are not UTF-8 become lone surrogates."""
         return self._strings(1, part)[0]
 
+    def name(self, part: str, max_characters: int) -> str:
+        """A string that identifies something: neither empty nor longer than `max_characters`."""
+        text = self.string(part)
+        if not 0 < len(text) <= max_characters:
+            self.fail(f"{part} has {len(text)} characters; 1 to {max_characters} are allowed")
+        return text
+
     def value(self, part: str) -> Any:
         """A type id and a value of that type."""
         return self._value_of_type(self.u32(f"the type of {part}"), part, depth=0)

@@ -24,6 +24,8 @@ SUPPORTED_VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 MAX_ALIGNMENT = 1 << 20
 MAX_DIMS = 4
+MAX_KEY_CHARACTERS = 65535  # the format's own limit
+MAX_NAME_CHARACTERS = 255   # ggml itself stops at 63
 _MIN_METADATA_BYTES = 8 + 1 + 4 + 1      # key length, one letter, type, one byte
 _MIN_TENSOR_BYTES = 8 + 1 + 4 + 8 + 4 + 8
 
@@ -70,6 +72,8 @@ def read_shard(path: Path, index: int = 0) -> Shard:
 
 def _map(path: Path) -> mmap.mmap:
     try:
+        if path.exists() and not path.is_file():
+            raise CheckpointError(f"{path}: not a regular file")
         with path.open("rb") as file:
             if file.seek(0, 2) == 0:
                 raise CheckpointError(f"{path}: the file is empty, not a GGUF file")
@@ -103,9 +107,7 @@ def _check_count(cursor: Cursor, count: int, min_bytes: int, what: str) -> None:
 def _read_metadata(cursor: Cursor, count: int) -> dict[str, Any]:
     metadata: dict[str, Any] = {}
     for number in range(count):
-        key = cursor.string(f"the key of metadata entry {number}")
-        if not key:
-            cursor.fail(f"metadata entry {number} has an empty key")
+        key = cursor.name(f"the key of metadata entry {number}", MAX_KEY_CHARACTERS)
         if key in metadata:
             cursor.fail(f"metadata key {key!r} appears twice")
         metadata[key] = cursor.value(f"metadata key {key!r}")
@@ -121,9 +123,7 @@ def _alignment(cursor: Cursor, metadata: dict[str, Any]) -> int:
 
 def _read_tensor(cursor: Cursor, number: int, shard: int) -> TensorInfo:
     """One entry of the tensor table; `offset` is still relative to the data."""
-    name = cursor.string(f"the name of tensor {number}")
-    if not name:
-        cursor.fail(f"tensor {number} has an empty name")
+    name = cursor.name(f"the name of tensor {number}", MAX_NAME_CHARACTERS)
     part = f"the table entry of tensor {name!r}"
     num_dims = cursor.u32(part)
     if not 1 <= num_dims <= MAX_DIMS:

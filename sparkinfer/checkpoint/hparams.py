@@ -5,6 +5,7 @@ Knows metadata keys; nothing of tensors beyond their names and shapes, and nothi
 
 from __future__ import annotations
 
+import reprlib
 from dataclasses import dataclass
 
 from sparkinfer.checkpoint.gguf import GGUFFile
@@ -69,7 +70,7 @@ class HParams:
         architecture = reader.text("general.architecture")
         if architecture not in ARCHITECTURES:
             raise CheckpointError(
-                f"{gguf.path}: architecture {architecture!r} is not supported; these are: {', '.join(ARCHITECTURES)}"
+                f"{gguf.path}: architecture {reprlib.repr(architecture)} is not supported; these are: {', '.join(ARCHITECTURES)}"
             )
         hparams = _read(cls, gguf, reader, architecture)
         check_tensor_shapes(gguf, hparams)
@@ -138,8 +139,8 @@ def _num_kv_heads(reader: MetadataReader, prefix: str, num_q_heads: int) -> int:
     key = f"{prefix}.attention.head_count_kv"
     value = reader.metadata.get(key)
     if prefix in HYBRID_ARCHITECTURES and isinstance(value, list):  # delta-net layers may be listed with none
-        attention = sorted({heads for heads in value if heads}, key=str)
-        if len(attention) != 1 or not isinstance(attention[0], int):
+        attention = [heads for heads in value if heads != 0]
+        if not attention or not isinstance(attention[0], int) or any(heads != attention[0] for heads in attention):
             reader.fail(key, "one integer, the same for every attention layer")
         num_kv_heads = int(attention[0])
     else:

@@ -6,6 +6,7 @@ Knows value types; not what any key means.
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -31,8 +32,7 @@ class MetadataReader:
     def fail(self, key: str, allowed: str) -> NoReturn:
         if key not in self.metadata:
             raise CheckpointError(f"{self.path}: metadata key {key!r} is missing; it must be {allowed}")
-        shown = repr(self.metadata[key])
-        shown = shown if len(shown) <= 60 else shown[:57] + "..."
+        shown = reprlib.repr(self.metadata[key])
         raise CheckpointError(f"{self.path}: metadata key {key!r} is {shown}; it must be {allowed}")
 
     def integer(self, key: str, default: int | None = None, low: int = 0, high: int = MAX_INTEGER) -> int:
