@@ -1,0 +1,259 @@
+"""Device functions: unpack one 16-byte chunk of a quantised row per thread and multiply it with int8 activations.
+
+Owns the arithmetic of every format; knows no grid. A tile is [T chunks, W, RT rows, 4 words]: lanes run along T, warps
+along W, and a thread keeps RT rows, so that each load is 16 bytes, activations are read once for RT rows, and a row is
+summed inside a warp.
+Reference: kernels/reference/quant_weight.py (values), kernels/reference/quant_gemv.py (products).
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+F32 = tl.constexpr(0)
+Q4_0 = tl.constexpr(2)
+Q4_1 = tl.constexpr(3)
+Q5_0 = tl.constexpr(6)
+Q5_1 = tl.constexpr(7)
+Q8_0 = tl.constexpr(8)
+Q4_K = tl.constexpr(12)
+Q5_K = tl.constexpr(13)
+Q6_K = tl.constexpr(14)
+IQ4_NL = tl.constexpr(20)
+IQ4_XS = tl.constexpr(23)
+MXFP4 = tl.constexpr(39)
+
+
+# prmt lookup of the eight nibbles of $2 in the 16 bytes $3 $4 $5 $6: $0 low nibbles' values, $1 high nibbles'
+_LOOKUP_ASM = tl.constexpr("""{ .reg .b32 a, s, l, h, t, u;
+and.b32 a, $2, 0x77777777; and.b32 s, $2, 0x88888888; shr.u32 s, s, 1; or.b32 s, s, 0x32103210;
+prmt.b32 l, $3, $4, a; prmt.b32 h, $5, $6, a; prmt.b32 t, l, h, s;
+shr.u32 a, a, 16; shr.u32 s, s, 16;
+prmt.b32 l, $3, $4, a; prmt.b32 h, $5, $6, a; prmt.b32 u, l, h, s;
+prmt.b32 $0, t, u, 0x6420; prmt.b32 $1, t, u, 0x7531; }""")
+
+
+@triton.jit
+def _byte(word, INDEX: tl.constexpr):
+    return (word << (24 - 8 * INDEX)) >> 24
+
+
+@triton.jit
+def dot_words(a, b, NATIVE: tl.constexpr):
+    """Sum over the last axis of four signed byte products per word; NATIVE: dp4a, else shifts (interpreter, AMD)."""
+    if NATIVE:
+        products = tl.inline_asm_elementwise(
+            "dp4a.s32.s32 $0, $1, $2, 0;", "=r,r,r", [a, b], dtype=tl.int32, is_pure=True, pack=1
+        )
+    else:
+        products = _byte(a, 0) * _byte(b, 0) + _byte(a, 1) * _byte(b, 1)
+        products += _byte(a, 2) * _byte(b, 2) + _byte(a, 3) * _byte(b, 3)
+    return tl.sum(products, axis=3).to(tl.float32)
+
+
+@triton.jit
+def _low_half(word):
+    return (word & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+
+
+@triton.jit
+def _high_half(word):
+    return ((word >> 16) & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+
+
+@triton.jit
+def _pick(nibble, T0: tl.constexpr, T1: tl.constexpr, T2: tl.constexpr, T3: tl.constexpr):
+    """Byte `nibble` of the 16-byte table, as the low byte of a word."""
+    word = tl.where(nibble < 4, T0, tl.where(nibble < 8, T1, tl.where(nibble < 12, T2, T3))).to(tl.int32)
+    return (word >> (8 * (nibble & 3))) & 0xFF
+
+
+@triton.jit
+def _table(q, T0: tl.constexpr, T1: tl.constexpr, T2: tl.constexpr, T3: tl.constexpr, NATIVE: tl.constexpr):
+    """Words of eight nibbles -> (values of the low nibbles, values of the high nibbles), four bytes each."""
+    if NATIVE:
+        t0 = tl.full(q.shape, T0, tl.int32)
+        t1 = tl.full(q.shape, T1, tl.int32)
+        t2 = tl.full(q.shape, T2, tl.int32)
+        t3 = tl.full(q.shape, T3, tl.int32)
+        low, high = tl.inline_asm_elementwise(
+            _LOOKUP_ASM, "=&r,=&r,r,r,r,r,r", [q, t0, t1, t2, t3], dtype=(tl.int32, tl.int32), is_pure=True, pack=1
+        )
+    else:
+        low = tl.zeros_like(q)
+        high = tl.zeros_like(q)
+        for i in tl.static_range(4):
+            low |= _pick((q >> (8 * i)) & 15, T0, T1, T2, T3) << (8 * i)
+            high |= _pick((q >> (8 * i + 4)) & 15, T0, T1, T2, T3) << (8 * i)
+    return low, high
+
+
+@triton.jit
+def load_words(FMT: tl.constexpr, q_ptr, h_ptr, row, chunk, COLS: tl.constexpr, NATIVE: tl.constexpr):
+    """The integers of a tile, four to a word.
+
+    row:    [W, RT] int
+    chunk:  [T] int, 16 columns each for Q8_0, else 32
+    returns (words of columns 0..15, words of columns 16..31), [T, W, RT, 4] int32; for Q8_0 twice the same
+    """
+    word = tl.arange(0, 4)[None, None, None, :]
+    rows = row[None, :, :].to(tl.int64)
+    place = chunk[:, None, None]
+    if FMT == Q8_0:
+        low = tl.load(q_ptr + (rows * (COLS // 4))[:, :, :, None] + (place * 4)[:, :, :, None] + word)
+        high = low
+    else:
+        q = tl.load(q_ptr + (rows * (COLS // 8))[:, :, :, None] + (place * 4)[:, :, :, None] + word)
+        if FMT == IQ4_NL or FMT == IQ4_XS:
+            low, high = _table(q, -1079142271, -152379953, 0x26190D01, 0x71594535, NATIVE)
+        elif FMT == MXFP4:
+            low, high = _table(q, 0x03020100, 0x0C080604, -33620224, -185009412, NATIVE)
+        else:
+            low = q & 0x0F0F0F0F
+            high = (q >> 4) & 0x0F0F0F0F
+        if FMT == Q5_0 or FMT == Q5_1 or FMT == Q5_K:
+            bits = tl.load(h_ptr + tl.max_contiguous(rows * (COLS // 32) + place, [1, 1, 1]))[:, :, :, None]
+            low |= ((bits >> word) & 0x01010101) << 4
+            high |= ((bits >> (4 + word)) & 0x01010101) << 4
+        if FMT == Q6_K:
+            bits_ptr = h_ptr + tl.max_contiguous(rows * (COLS // 16) + place * 2, [1, 1, 1])
+            low |= ((tl.load(bits_ptr)[:, :, :, None] >> (2 * word)) & 0x03030303) << 4
+            high |= ((tl.load(bits_ptr + 1)[:, :, :, None] >> (2 * word)) & 0x03030303) << 4
+    return low, high
+
+
+@triton.jit
+def load_scales(FMT: tl.constexpr, s_ptr, d_ptr, row, chunk, COLS: tl.constexpr):
+    """returns (scale of columns 0..15, scale of 16..31, minimum), [T, W, RT] f32: value = scale * integer - minimum."""
+    rows = row[None, :, :].to(tl.int64)
+    place = chunk[:, None, None]
+    block = tl.max_contiguous(rows * (COLS // 32) + (place // 2 if FMT == Q8_0 else place), [1, 1, 1])
+    super_block = tl.max_contiguous(rows * (COLS // 256) + place // 8, [1, 1, 1])
+    raw = tl.load(s_ptr + block)
+    if FMT == Q4_1 or FMT == Q5_1:
+        scale = _low_half(raw)
+        scale_high = scale
+        minimum = -_high_half(raw)
+    elif FMT == Q4_K or FMT == Q5_K:
+        pair = tl.load(d_ptr + super_block)
+        raw = raw.to(tl.int32)
+        scale = _low_half(pair) * (raw & 0xFF).to(tl.float32)
+        scale_high = scale
+        minimum = _high_half(pair) * ((raw >> 8) & 0xFF).to(tl.float32)
+    elif FMT == Q6_K:
+        d = tl.load(d_ptr + super_block).to(tl.float32)
+        raw = raw.to(tl.int32)
+        scale = d * ((raw << 24) >> 24).to(tl.float32)
+        scale_high = d * (raw >> 8).to(tl.float32)
+        minimum = scale
+    elif FMT == IQ4_XS:
+        scale = tl.load(d_ptr + super_block).to(tl.float32) * raw.to(tl.float32)
+        scale_high = scale
+        minimum = scale
+    elif FMT == MXFP4:
+        scale = (tl.maximum(raw.to(tl.int32) - 1, 0) << 23).to(tl.float32, bitcast=True)
+        scale_high = scale
+        minimum = scale
+    else:
+        scale = raw.to(tl.float32)
+        scale_high = scale
+        minimum = scale * (8.0 if FMT == Q4_0 else 16.0)
+    return scale, scale_high, minimum
+
+
+@triton.jit
+def dot_chunk(
+    FMT: tl.constexpr, low, high, scale, scale_high, minimum, x_ptr, xs_ptr, xm_ptr, chunk, zero,
+    NATIVE: tl.constexpr,
+):
+    """Products of a tile with one activation row.
+
+    x_ptr:   the row's int8 values as int32 words; xs_ptr, xm_ptr: its scales and scaled sums per 16 columns
+    zero:    [W] zeros, which give each warp its own copy of the activations (no exchange between warps)
+    returns  [T, W, RT] f32
+    """
+    word = tl.arange(0, 4)[None, None, None, :] + zero[None, :, None, None]
+    place = tl.max_contiguous(chunk[:, None, None] + zero[None, :, None], [1, 1, 1])
+    if FMT == Q8_0:
+        x = tl.broadcast_to(tl.load(x_ptr + (place * 4)[:, :, :, None] + word), low.shape)
+        result = dot_words(low, x, NATIVE) * (scale * tl.load(xs_ptr + place))
+    else:
+        x_low = tl.broadcast_to(tl.load(x_ptr + (place * 8)[:, :, :, None] + word), low.shape)
+        x_high = tl.broadcast_to(tl.load(x_ptr + (place * 8 + 4)[:, :, :, None] + word), low.shape)
+        first = dot_words(low, x_low, NATIVE) * tl.load(xs_ptr + place * 2)
+        second = dot_words(high, x_high, NATIVE) * tl.load(xs_ptr + place * 2 + 1)
+        if FMT == Q6_K:
+            first -= 32.0 * tl.load(xm_ptr + place * 2)
+            second -= 32.0 * tl.load(xm_ptr + place * 2 + 1)
+            result = first * scale + second * scale_high
+        elif FMT == IQ4_NL or FMT == IQ4_XS or FMT == MXFP4:
+            result = (first + second) * scale
+        else:
+            sums = tl.load(xm_ptr + place * 2) + tl.load(xm_ptr + place * 2 + 1)
+            result = (first + second) * scale - minimum * sums
+    return result
+
+
+@triton.jit
+def dot_rows(
+    FMT: tl.constexpr, q_ptr, h_ptr, s_ptr, d_ptr, row, x_ptr, xs_ptr, xm_ptr, xp_ptr,
+    COLS: tl.constexpr, M: tl.constexpr, W: tl.constexpr, RT: tl.constexpr, T: tl.constexpr, UNROLL: tl.constexpr,
+    NATIVE: tl.constexpr,
+):
+    """Rows `row` [W, RT] of a matrix times M activation rows -> a tuple of M tensors [W, RT] f32, without the norm factor.
+
+    Summed in f32 over fixed positions: neither M nor the grid changes a bit of the result.
+    """
+    CHUNK: tl.constexpr = 4 if FMT == F32 else (16 if FMT == Q8_0 else 32)
+    zero = tl.arange(0, W) * 0
+    sums = ()
+    for _ in tl.static_range(M):
+        sums = sums + (tl.zeros((T, W, RT), tl.float32),)
+    for start in tl.range(0, COLS // CHUNK, T, loop_unroll_factor=UNROLL):
+        chunk = start + tl.arange(0, T)
+        new_sums = ()
+        if FMT == F32:
+            word = tl.arange(0, 4)[None, None, None, :]
+            column = (chunk * 4)[:, None, None, None] + word
+            values = tl.load(q_ptr + (row.to(tl.int64) * COLS)[None, :, :, None] + column)
+            for m in tl.static_range(M):
+                x = tl.load(xp_ptr + m * COLS + column + zero[None, :, None, None])
+                new_sums = new_sums + (sums[m] + tl.sum(values * x, axis=3),)
+        else:
+            low, high = load_words(FMT, q_ptr, h_ptr, row, chunk, COLS, NATIVE)
+            scale, scale_high, minimum = load_scales(FMT, s_ptr, d_ptr, row, chunk, COLS)
+            for m in tl.static_range(M):
+                product = dot_chunk(
+                    FMT, low, high, scale, scale_high, minimum, x_ptr + m * (COLS // 4), xs_ptr + m * (COLS // 16),
+                    xm_ptr + m * (COLS // 16), chunk, zero, NATIVE,
+                )
+                new_sums = new_sums + (sums[m] + product,)
+        sums = new_sums
+    totals = ()
+    for m in tl.static_range(M):
+        totals = totals + (tl.sum(sums[m], axis=0),)
+    return totals
+
+
+@triton.jit
+def rms_factor(ss_ptr, COLS: tl.constexpr, BLOCKS: tl.constexpr, eps):
+    """1 / sqrt(mean(x^2) + eps) of one row from its COLS / 16 partial sums; BLOCKS is the next power of two."""
+    offs = tl.arange(0, BLOCKS)
+    total = tl.sum(tl.load(ss_ptr + offs, mask=offs < COLS // 16, other=0.0), axis=0)
+    return 1.0 / tl.sqrt(total / COLS + eps)
+
+
+@triton.jit
+def quantize_block(x, offs, v_ptr, xs_ptr, xm_ptr):
+    """Write one block of 16 activation values `x` as int8, scale and scaled sum.
+
+    v_ptr + offs: where the int8 values go; xs_ptr, xm_ptr: where the block's scale and scaled sum go
+    """
+    amax = tl.max(tl.abs(x), axis=0)
+    scale = amax / 127.0
+    inverse = tl.where(amax > 0.0, 127.0 / amax, 0.0)
+    q = tl.floor(x * inverse + 0.5)
+    tl.store(v_ptr + offs, q.to(tl.int8))
+    tl.store(xs_ptr, scale)
+    tl.store(xm_ptr, scale * tl.sum(q, axis=0))

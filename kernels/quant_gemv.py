@@ -1,0 +1,112 @@
+"""y[m, n] = rms_m * sum_k W[n, k] x[m, k] for 1 to 8 rows x, W quantised, x int8 in blocks of 16.
+
+Several matrices of different formats that read the same x share one launch: programs [0, p0) walk the first, and so on.
+Bytes moved: every plane of every matrix once (x stays in the caches). Accumulation: int32 within 16 columns, f32 above,
+in an order that depends on the matrix only.
+Reference:   kernels/reference/quant_gemv.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from kernels.launch import RowTile, has_dp4a, row_tile
+from kernels.quant_dot import dot_rows, rms_factor
+from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
+
+
+@triton.jit
+def _segment(
+    FMT: tl.constexpr, q_ptr, h_ptr, s_ptr, d_ptr, program, num_rows, y_ptr, stride_y,
+    x_ptr, xs_ptr, xm_ptr, xp_ptr, ss_ptr, eps, COLS: tl.constexpr, M: tl.constexpr, W: tl.constexpr, RT: tl.constexpr,
+    T: tl.constexpr, UNROLL: tl.constexpr, BLOCKS: tl.constexpr, NATIVE: tl.constexpr,
+):
+    offs = program * W * RT + tl.arange(0, W)[:, None] * RT + tl.arange(0, RT)[None, :]
+    row = tl.minimum(offs, num_rows - 1)
+    totals = dot_rows(
+        FMT, q_ptr, h_ptr, s_ptr, d_ptr, row, x_ptr, xs_ptr, xm_ptr, xp_ptr, COLS, M, W, RT, T, UNROLL, NATIVE
+    )
+    for m in tl.static_range(M):
+        y = totals[m]
+        if BLOCKS > 0:
+            y = y * rms_factor(ss_ptr + m * (COLS // 16), COLS, BLOCKS, eps)
+        tl.store(y_ptr + m * stride_y + offs, y, mask=offs < num_rows)
+
+
+@triton.jit
+def _quant_gemv_kernel(
+    q0_ptr, h0_ptr, s0_ptr, d0_ptr, n0, q1_ptr, h1_ptr, s1_ptr, d1_ptr, n1, q2_ptr, h2_ptr, s2_ptr, d2_ptr, n2,
+    x_ptr, xs_ptr, xm_ptr, xp_ptr, ss_ptr, y_ptr, stride_y, eps, p0, p1,
+    FMT0: tl.constexpr, FMT1: tl.constexpr, FMT2: tl.constexpr, T0: tl.constexpr, T1: tl.constexpr, T2: tl.constexpr,
+    U0: tl.constexpr, U1: tl.constexpr, U2: tl.constexpr, COLS: tl.constexpr, M: tl.constexpr, NUM_WARPS: tl.constexpr,
+    RT: tl.constexpr, BLOCKS: tl.constexpr, NATIVE: tl.constexpr, PDL: tl.constexpr,
+):
+    program = tl.program_id(0)
+    if PDL:
+        gdc_wait()
+        gdc_launch_dependents()
+    if program < p0:
+        _segment(FMT0, q0_ptr, h0_ptr, s0_ptr, d0_ptr, program, n0, y_ptr, stride_y, x_ptr, xs_ptr, xm_ptr, xp_ptr,
+                 ss_ptr, eps, COLS, M, NUM_WARPS * (32 // T0), RT, T0, U0, BLOCKS, NATIVE)
+    if FMT1 >= 0:
+        if program >= p0 and program < p0 + p1:
+            _segment(FMT1, q1_ptr, h1_ptr, s1_ptr, d1_ptr, program - p0, n1, y_ptr + n0, stride_y, x_ptr, xs_ptr,
+                     xm_ptr, xp_ptr, ss_ptr, eps, COLS, M, NUM_WARPS * (32 // T1), RT, T1, U1, BLOCKS, NATIVE)
+    if FMT2 >= 0:
+        if program >= p0 + p1:
+            _segment(FMT2, q2_ptr, h2_ptr, s2_ptr, d2_ptr, program - p0 - p1, n2, y_ptr + n0 + n1, stride_y, x_ptr,
+                     xs_ptr, xm_ptr, xp_ptr, ss_ptr, eps, COLS, M, NUM_WARPS * (32 // T2), RT, T2, U2, BLOCKS, NATIVE)
+
+
+def gemv_tile(quant_format: QuantFormat, num_rows: int, num_cols: int, num_tokens: int) -> RowTile:
+    """The tile that was fastest on an H200 for such a shape (docs/performance.md)."""
+    rows_per_thread = 2 if num_rows >= 8192 or num_tokens > 1 else 1
+    return row_tile(quant_format, num_cols, num_warps=4, rows_per_thread=rows_per_thread)
+
+
+def quant_gemv(
+    x: QuantActivation,
+    weights: Sequence[QuantWeight],
+    eps: float | None,
+    out: Tensor | None = None,
+    tile: RowTile | None = None,
+    pdl: bool = False,
+) -> Tensor:
+    """Up to three matrices with the same input, in one launch.
+
+    x:        num_tokens 1 to 8
+    weights:  each [num_rows_i, num_cols]
+    eps:      the RMS norm's epsilon, its factor taken from x.square_sums; None: no norm
+    out:      [num_tokens, sum of num_rows_i] f32, or None to allocate
+    pdl:      whether the kernel before it in the stream signals early (programmatic dependent launch)
+    returns   out: the matrices' results side by side
+    """
+    total = sum(w.num_rows for w in weights)
+    if out is None:
+        out = torch.empty(x.num_tokens, total, dtype=torch.float32, device=x.values.device)
+    first = weights[0]
+    tile = tile or gemv_tile(first.format, total, first.num_cols, x.num_tokens)
+    tiles = [row_tile(w.format, w.num_cols, tile.num_warps, tile.rows_per_thread, tile.unroll) for w in weights]
+    programs = [triton.cdiv(w.num_rows, t.rows) for w, t in zip(weights, tiles, strict=True)]
+    missing = 3 - len(weights)
+    padded = [*weights, *[first] * missing]
+    tiles = [*tiles, *[tiles[0]] * missing]
+    formats = [int(w.format) for w in weights] + [-1] * missing
+    planes = [argument for w in padded for argument in (w.quants, w.high, w.scales, w.supers, w.num_rows)]
+    options = {"launch_pdl": True} if pdl else {}
+    _quant_gemv_kernel[(sum(programs),)](
+        *planes, x.values.view(torch.int32), x.scales, x.sums, x.plain, x.square_sums, out, out.stride(0),
+        0.0 if eps is None else eps, programs[0], sum(programs[1:2]),
+        FMT0=formats[0], FMT1=formats[1], FMT2=formats[2], T0=tiles[0].chunks, T1=tiles[1].chunks, T2=tiles[2].chunks,
+        U0=tiles[0].unroll, U1=tiles[1].unroll, U2=tiles[2].unroll, COLS=first.num_cols, M=x.num_tokens,
+        NUM_WARPS=tile.num_warps, RT=tile.rows_per_thread,
+        BLOCKS=0 if eps is None else triton.next_power_of_2(x.num_cols // 16),
+        NATIVE=has_dp4a(), PDL=pdl, num_warps=tile.num_warps, **options,
+    )
+    return out

@@ -1,0 +1,49 @@
+"""Products of quantised weights with int8 activations, and the making of such activations, in plain float32."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from kernels.quant_format import ACTIVATION_BLOCK, QuantActivation, QuantFormat, QuantWeight
+from kernels.reference.quant_weight import dequantize
+
+
+def quantize_rows(x: Tensor, weight: Tensor | None = None) -> QuantActivation:
+    """int8 blocks of 16 of x * weight; the RMS factor is left to the consumer.
+
+    x:       [num_tokens, num_cols] f32
+    weight:  [num_cols] f32, the norm's weight; None: ones
+    """
+    num_tokens, num_cols = x.shape
+    plain = x if weight is None else x * weight
+    blocks = plain.reshape(num_tokens, -1, ACTIVATION_BLOCK)
+    amax = blocks.abs().amax(-1)
+    inverse = torch.where(amax > 0, 127.0 / amax, torch.zeros_like(amax))
+    values = torch.floor(blocks * inverse[..., None] + 0.5)
+    scales = amax / 127.0
+    square_sums = (x.reshape(num_tokens, -1, ACTIVATION_BLOCK) ** 2).sum(-1)
+    return QuantActivation(
+        values.to(torch.int8).reshape(num_tokens, num_cols), scales, scales * values.sum(-1), plain, square_sums
+    )
+
+
+def dequantize_rows(x: QuantActivation) -> Tensor:
+    """[num_tokens, num_cols] f32: what the int8 values and scales stand for."""
+    blocks = x.values.float().reshape(x.num_tokens, -1, ACTIVATION_BLOCK)
+    return (blocks * x.scales[..., None]).reshape(x.num_tokens, x.num_cols)
+
+
+def rms_factor(x: QuantActivation, eps: float) -> Tensor:
+    """[num_tokens, 1] f32: 1 / sqrt(mean(x^2) + eps)."""
+    return torch.rsqrt(x.square_sums.sum(-1, keepdim=True) / x.num_cols + eps)
+
+
+def quant_gemv(x: QuantActivation, weights: Sequence[QuantWeight], eps: float | None) -> Tensor:
+    """[num_tokens, sum of rows] f32; F32 matrices multiply the unquantised row, all others its int8 form."""
+    quantised = dequantize_rows(x)
+    parts = [(x.plain if w.format == QuantFormat.F32 else quantised) @ dequantize(w).T for w in weights]
+    y = torch.cat(parts, dim=-1)
+    return y if eps is None else y * rms_factor(x, eps)
