@@ -55,12 +55,12 @@ class SpecialText:
 
     def unshield(self, marked: str, sentinel: str) -> RenderedPrompt:
         """The rendered prompt without sentinels; only special tokens without one keep their meaning."""
-        pieces = marked.split(sentinel)
+        pieces = marked.replace(json_escape(sentinel), sentinel).split(sentinel)
         if len(pieces) == 1:
             return self.parse(marked)
         spans, offset = [], 0
         for piece in pieces:
-            spans += [(offset + start, offset + end) for start, end in (m.span() for m in self._pattern.finditer(piece))]
+            spans += [(offset + m.start(), offset + m.end()) for m in self._pattern.finditer(piece)]
             offset += len(piece)
         return RenderedPrompt("".join(pieces), tuple(spans))
 
@@ -78,22 +78,30 @@ class SpecialText:
 
     def _could_begin(self, core: str) -> bool:
         """Whether a special token could start in `core` and end in what follows it."""
-        return any(core[-n:] in self._heads for n in range(1, min(self._longest, len(core) + 1))) or self._is_inner(core)
+        longest = min(self._longest, len(core) + 1)
+        return self._is_inner(core) or any(core[-n:] in self._heads for n in range(1, longest))
 
     def _could_continue(self, core: str) -> bool:
-        return any(core[:n] in self._tails for n in range(1, min(self._longest, len(core) + 1))) or self._is_inner(core)
+        longest = min(self._longest, len(core) + 1)
+        return self._is_inner(core) or any(core[:n] in self._tails for n in range(1, longest))
 
     def _is_inner(self, core: str) -> bool:
         return 1 < len(core) < self._longest and any(core in text for text in self._texts)
 
 
 def choose_sentinel(*values: Any) -> str:
-    """A character that occurs in none of the strings inside `values`."""
+    """A character that occurs in none of the strings inside `values`, neither as itself nor as a JSON escape."""
     texts = list(_strings(values))
     for sentinel in _SENTINELS:
-        if not any(sentinel in text for text in texts):
+        escaped = json_escape(sentinel)
+        if not any(sentinel in text or escaped in text for text in texts):
             return sentinel
     raise RequestError(400, "The messages use every private-use character that exists.", param="messages")
+
+
+def json_escape(sentinel: str) -> str:
+    """The sentinel as a template writes it that asks tojson for ASCII."""
+    return f"\\u{ord(sentinel):04x}"
 
 
 def _strings(value: Any) -> Iterator[str]:

@@ -90,7 +90,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         finally:
             _steps_left.reset(token)
 
-    def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: D102 (Jinja's contract)
+    def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         _take_step()
         if any(isinstance(arg, int) and abs(arg) > MAX_CHARACTERS for arg in args):
             raise TemplateLimitError("The chat template calls a function with a number that is too large.")

@@ -1,0 +1,206 @@
+"""Renders a conversation with the model's own chat template. Knows messages and Jinja; never token ids.
+
+Rules where templates and clients disagree:
+
+* Special tokens in a client's strings are plain text (special_text.py); the template sees them with a sentinel inside,
+  so they cannot pass for its own markers either. The one exception is a reasoning block at the head of an assistant
+  message, which is the model's own writing: its tags reach the template as they are.
+* A system message after the first position, where the template refuses it: in ChatML templates it becomes a system
+  turn in its place; in others it is put before the next user message, or after the last one if none follows. The
+  messages before it render as they would without it, so a cached prefix stays valid.
+* A file without a template: ChatML if the vocabulary has its tokens, else 400.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jinja2 import Template, TemplateSyntaxError
+
+from sparkinfer.errors import RequestError
+from sparkinfer.request import ChatPrompt, Message
+from sparkinfer.text.special_text import RenderedPrompt, choose_sentinel
+from sparkinfer.text.template_messages import template_messages
+from sparkinfer.text.template_sandbox import TEMPLATE_ERRORS, TemplateSandbox
+from sparkinfer.text.tokenizer import Tokenizer
+
+logger = logging.getLogger("sparkinfer.text")
+
+IM_START, IM_END = "<|im_start|>", "<|im_end|>"
+_CHATML = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+_SANDBOX = TemplateSandbox()
+_THINK, _END_THINK = "<think>", "</think>"
+
+
+@dataclass(frozen=True, slots=True)
+class _Marks:
+    """Characters that occur in no string of the prompt: one breaks special tokens, one marks places."""
+
+    sentinel: str
+    place: str
+
+
+class ChatTemplate:
+    """One compiled template; `render` may be called from several threads at once."""
+
+    def __init__(self, source: str | None, tokenizer: Tokenizer) -> None:
+        """source: the Jinja template, None if the model has none. A template that does not parse refuses chats."""
+        self._special_text = tokenizer.special_text
+        self._structural = tokenizer.vocabulary.structural_ids
+        options = tokenizer.options
+        texts = {
+            "bos_token": tokenizer.token_text(options.bos_token_id),
+            "eos_token": tokenizer.token_text(options.eos_token_id),
+        }
+        self._token_texts = {name: text for name, text in texts.items() if text is not None}
+        if source is None and IM_START in self._structural and IM_END in self._structural:
+            logger.warning("the model has no chat template: ChatML is used")
+            source = _CHATML
+        self.source = source
+        self._template, self._refusal = _compile(source)
+
+    @classmethod
+    def from_metadata(cls, metadata: dict[str, Any], tokenizer: Tokenizer) -> ChatTemplate:
+        return cls(metadata.get("tokenizer.chat_template") or None, tokenizer)
+
+    def render(self, prompt: ChatPrompt) -> RenderedPrompt:
+        """The prompt's text with the template's special tokens marked.
+
+        Raises RequestError 400 (param "messages") with the template's own message when it refuses the conversation,
+        fails on it, or exceeds the sandbox's limits.
+        """
+        messages = template_messages(prompt.messages, self.source or "")
+        tools = list(prompt.tools)
+        sentinel = choose_sentinel(messages, tools, prompt.template_kwargs, self.source or "")
+        place = choose_sentinel(messages, tools, prompt.template_kwargs, self.source or "", sentinel)
+        marks = _Marks(sentinel, place)
+        shielded = [self._shield_message(message, sentinel) for message in messages]
+        if prompt.continue_final_message:
+            _mark_continuation(shielded, prompt, place)
+        variables = {
+            "documents": None,
+            **self._special_text.shield(dict(prompt.template_kwargs), sentinel),
+            **self._token_texts,
+            "tools": self._special_text.shield(tools, sentinel) or None,
+            "add_generation_prompt": prompt.add_generation_prompt and not prompt.continue_final_message,
+        }
+        text = self._render_with_late_system(shielded, variables, marks)
+        if prompt.continue_final_message:
+            text = _cut_continuation(text, place)
+        return self._special_text.unshield(text, sentinel)
+
+    def _shield_message(self, message: dict[str, Any], sentinel: str) -> dict[str, Any]:
+        shielded: dict[str, Any] = self._special_text.shield(message, sentinel)
+        shielded["role"] = message["role"]
+        if message["role"] == "assistant":
+            before, end_tag, answer = message["content"].partition(_END_THINK)
+            lead, tag, inner = before.rpartition(_THINK)
+            if end_tag and not lead.strip():
+                inner, answer = (self._shield_text(text, sentinel) for text in (inner, answer))
+                shielded["content"] = lead + tag + inner + end_tag + answer
+        return shielded
+
+    def _shield_text(self, text: str, sentinel: str) -> str:
+        return str(self._special_text.shield(text, sentinel))
+
+    def _render_with_late_system(
+        self, messages: list[dict[str, Any]], variables: dict[str, Any], marks: _Marks
+    ) -> str:
+        late = [i for i, message in enumerate(messages) if message["role"] == "system" and i > 0]
+        try:
+            return self._render(messages, variables)
+        except RequestError:
+            if not late:
+                raise
+        if IM_START in (self.source or "") and IM_END in (self.source or ""):
+            return self._render_chatml_with_late_system(messages, late, variables, marks)
+        return self._render(_fold_late_system(messages), variables)
+
+    def _render_chatml_with_late_system(
+        self, messages: list[dict[str, Any]], late: list[int], variables: dict[str, Any], marks: _Marks
+    ) -> str:
+        """Render an assistant turn in each late system message's place, then write the system turn over it.
+
+        An assistant turn is the one kind that changes nothing around it: a user turn would move the point up to which
+        templates drop old reasoning.
+        """
+        stand_ins = list(messages)
+        for i in late:
+            stand_ins[i] = {"role": "assistant", "content": f" {marks.place}{i}{marks.place} "}
+        text = self._render(stand_ins, variables)
+        for i in late:
+            tag = f"{marks.place}{i}{marks.place}"
+            at = text.find(tag)
+            start, end = text.rfind(IM_START, 0, at), text.find(IM_END, at)
+            if at < 0 or start < 0 or end < 0:
+                raise RequestError(400, "The chat template allows no system message here.", param=f"messages[{i}]")
+            is_trimmed = text[at + len(tag)] != " "
+            content = messages[i]["content"].strip() if is_trimmed else messages[i]["content"]
+            text = f"{text[:start]}{IM_START}system\n{content}{text[end:]}"
+        return text
+
+    def _render(self, messages: list[dict[str, Any]], variables: dict[str, Any]) -> str:
+        if self._template is None:
+            raise RequestError(400, self._refusal, param="messages")
+        try:
+            return _SANDBOX.render(self._template, variables | {"messages": messages})
+        except TEMPLATE_ERRORS as error:
+            reason = str(error) or type(error).__name__
+            raise RequestError(400, f"The chat template refuses the messages: {reason}", param="messages") from error
+
+
+def _compile(source: str | None) -> tuple[Template | None, str]:
+    """The template, or None and the reason for which chats are refused."""
+    if source is None:
+        return None, "This model has no chat template; use the completions API with a prompt."
+    try:
+        return _SANDBOX.compile_template(source), ""
+    except TemplateSyntaxError as error:
+        logger.error("the model's chat template does not parse, chats will be refused: %s", error)
+        return None, f"This model's chat template does not parse: {error}"
+
+
+def _fold_late_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Late system messages joined to the user message that follows them, or to the last one before them."""
+    folded: list[dict[str, Any]] = []
+    waiting: list[str] = []
+    for i, message in enumerate(messages):
+        if message["role"] == "system" and i > 0:
+            waiting.append(message["content"])
+        elif message["role"] == "user" and waiting:
+            folded.append(message | {"content": "\n\n".join([*waiting, message["content"]])})
+            waiting = []
+        else:
+            folded.append(message)
+    if waiting:
+        last_user = next((i for i in range(len(folded) - 1, -1, -1) if folded[i]["role"] == "user"), None)
+        if last_user is None:
+            folded.append({"role": "user", "content": "\n\n".join(waiting)})
+        else:
+            folded[last_user] |= {"content": "\n\n".join([folded[last_user]["content"], *waiting])}
+    return folded
+
+
+def _mark_continuation(messages: list[dict[str, Any]], prompt: ChatPrompt, place: str) -> None:
+    last: Sequence[Message] = prompt.messages[-1:]
+    if not last or last[0].role != "assistant" or last[0].tool_calls:
+        raise RequestError(
+            400, "continue_final_message needs an assistant message without tool calls at the end.", param="messages"
+        )
+    messages[-1]["content"] += f"{place}end "
+
+
+def _cut_continuation(text: str, place: str) -> str:
+    """The prompt up to the end of the last message, whose trailing whitespace goes if the template trims."""
+    before, mark, after = text.rpartition(f"{place}end")
+    if not mark:
+        raise RequestError(400, "The chat template does not show the last message.", param="messages")
+    return before if after.startswith(" ") else before.rstrip()
