@@ -164,7 +164,7 @@ def test_the_newest_sequence_is_preempted_and_recomputes_what_it_had():
     scheduler.abort(RequestId(1), 1.0)
     row = scheduler.schedule().scheduled[0]
     assert (row.sequence, row.start, row.num_tokens, row.samples) == (newest, 0, num_known, True)
-    assert row.token_ids == [2, 2] + newest.output_token_ids
+    assert row.token_ids == [2, 2, *newest.output_token_ids]
     assert row.admitted.output_token_ids == tuple(newest.output_token_ids)
 
 

@@ -1,0 +1,100 @@
+"""Logits to token ids. Knows rows; never sequences, slots or text.
+
+Order of the controls: penalties, logit_bias, temperature, top_k, top_p of what is left, min_p, then the draw.
+The first output token obeys them all. Draws are Gumbel-max over the kept tokens with noise.py's numbers: one pass
+over the logits, no dependence on the batch, and the same token whichever way the kept set was found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sparkinfer.engine.noise import MAX_GUMBEL, MIN_GUMBEL, gumbel
+from sparkinfer.engine.penalties import PenaltyState
+from sparkinfer.engine.sampling_batch import RandomBatch, SamplingBatch
+from sparkinfer.engine.scheduler_output import Logprobs
+from sparkinfer.engine.token_filter import cutoffs
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One token per row of the logits."""
+
+    token_ids: Tensor                    # [num_rows] int64, on the device; void where the row is not finite
+    is_finite: Tensor                    # [num_rows] bool; False: the best logit is NaN or infinite
+    logprobs: list[Logprobs | None] | None
+
+
+class Sampler:
+    """Vectorised over the rows of a step; owns the token counts that penalties need."""
+
+    def __init__(self, vocab_size: int, device: torch.device) -> None:
+        self._penalty_state = PenaltyState(vocab_size, device)
+
+    def sample(self, logits: Tensor, batch: SamplingBatch) -> Sampled:
+        """Choose one token per row; steps must come in the order in which SamplingSlots built them.
+
+        logits: [num_rows, vocab_size] f32, left as it is
+        """
+        raw = logits
+        if batch.penalties is not None or batch.logit_bias is not None:
+            logits = self._adjusted(logits, batch)
+        best, token_ids = logits.max(dim=-1)  # NaN counts as the largest
+        if batch.random is not None:
+            token_ids[batch.random.rows] = draw(logits[batch.random.rows], batch.random)
+        if batch.penalties is not None:
+            self._penalty_state.count(token_ids, batch.penalties)
+        logprobs = None if batch.num_logprobs is None else gather_logprobs(raw, token_ids, batch.num_logprobs)
+        return Sampled(token_ids, torch.isfinite(best), logprobs)
+
+    def _adjusted(self, logits: Tensor, batch: SamplingBatch) -> Tensor:
+        logits = logits.clone()
+        if batch.penalties is not None:
+            self._penalty_state.prepare(batch.penalties)
+            self._penalty_state.apply(logits, batch.penalties)
+        if batch.logit_bias is not None:
+            bias = batch.logit_bias
+            logits.index_put_((bias.rows, bias.token_ids), bias.values, accumulate=True)
+        return logits
+
+
+def draw(logits: Tensor, batch: RandomBatch) -> Tensor:
+    """Draw a token per row from softmax(logits / temperature) restricted to the filters.
+
+    logits:  [num_random, vocab_size] f32
+    returns  [num_random] int64
+    """
+    logits = logits / batch.temperature
+    # A token this far below the best cannot win whatever the noise, so leaving it out changes no draw.
+    reach = logits.amax(dim=-1) - (MAX_GUMBEL - MIN_GUMBEL)
+    kept = logits >= torch.maximum(cutoffs(logits, batch.filters), reach)[:, None]
+    rows, token_ids = kept.nonzero(as_tuple=True)
+    low, high = batch.keys
+    scores = torch.full_like(logits, float("-inf"))
+    scores[rows, token_ids] = logits[rows, token_ids] + gumbel(low[rows], high[rows], token_ids)
+    return scores.argmax(dim=-1)
+
+
+def gather_logprobs(logits: Tensor, token_ids: Tensor, num_logprobs: list[int | None]) -> list[Logprobs | None]:
+    """Log-softmax in f32 of the model's own logits: of the chosen tokens, and of the best.
+
+    logits:        [num_rows, vocab_size] f32
+    token_ids:     [num_rows] int64
+    num_logprobs:  [num_rows] alternatives, None for rows that want no logprobs
+    """
+    rows = [row for row, wanted in enumerate(num_logprobs) if wanted is not None]
+    chosen = logits[rows]
+    log_total = chosen.logsumexp(dim=-1, keepdim=True)
+    values = chosen.gather(1, token_ids[rows][:, None]) - log_total
+    most = min(max(num_logprobs[row] or 0 for row in rows), logits.shape[1])
+    top = chosen.topk(most, dim=-1)
+    top_values = top.values - log_total
+    result: list[Logprobs | None] = [None] * len(num_logprobs)
+    columns = zip(rows, values[:, 0].tolist(), top.indices.tolist(), top_values.tolist())
+    for row, value, top_ids, row_values in columns:
+        wanted = num_logprobs[row] or 0
+        result[row] = Logprobs(value, top_ids[:wanted], row_values[:wanted])
+    return result

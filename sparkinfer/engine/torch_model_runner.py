@@ -1,0 +1,84 @@
+"""Runs a model with torch, on one thread of its own so that the caller stays free. Knows steps; never requests."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import torch
+
+from sparkinfer.engine.input_batch import InputBatch, StepInputs
+from sparkinfer.engine.kv_cache import KVCache
+from sparkinfer.engine.model_runner import DeviceMemoryError
+from sparkinfer.engine.sampler import Sampler
+from sparkinfer.engine.sampling_batch import SamplingBatch, SamplingSlots
+from sparkinfer.engine.scheduler_output import SchedulerOutput, StepResult
+from sparkinfer.engine.state_pool import StatePool
+from sparkinfer.model.registry import Model
+
+CPU_OUT_OF_MEMORY = "DefaultCPUAllocator: can't allocate memory"  # torch has no type of its own for this one
+
+
+@dataclass(frozen=True, slots=True)
+class TorchStepHandle:
+    """A step on the runner's thread."""
+
+    future: Future[StepResult]
+
+    def wait(self) -> StepResult:
+        return self.future.result()
+
+
+class TorchModelRunner:
+    """`launch` prepares a step on the caller's thread; forward, sampling and all device state are the runner's.
+
+    State that both sides use is handed over inside the step, so neither waits for the other.
+    """
+
+    def __init__(
+        self, model: Model, kv_cache: KVCache, state_pool: StatePool, max_num_seqs: int, max_model_len: int,
+        device: torch.device,
+    ) -> None:
+        """state_pool: has max_num_seqs slots. max_model_len: most tokens of a sequence, in positions it computes."""
+        self.num_blocks = kv_cache.num_blocks
+        self.block_size = kv_cache.block_size
+        self._model = model
+        self._kv_cache = kv_cache
+        self._state_pool = state_pool
+        self._input_batch = InputBatch(max_num_seqs, kv_cache.block_size, max_model_len, device)
+        self._sampling_slots = SamplingSlots(max_num_seqs, device)
+        self._sampler = Sampler(model.hparams.vocab_size, device)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model_runner")
+
+    def launch(self, output: SchedulerOutput) -> TorchStepHandle:
+        """Prepare a step and put it behind those launched before."""
+        for row in output.scheduled:
+            if row.admitted is not None:
+                self._sampling_slots.admit(row.slot, row.admitted)
+        inputs = self._input_batch.build(output)
+        rows = output.sampling_rows
+        sampling = self._sampling_slots.build(rows) if rows else None
+        return TorchStepHandle(self._thread.submit(self._run, inputs, sampling))
+
+    def close(self) -> None:
+        """Wait for the steps launched and end the thread."""
+        self._thread.shutdown()
+
+    def _run(self, inputs: StepInputs, sampling: SamplingBatch | None) -> StepResult:
+        try:
+            with torch.inference_mode():
+                return self._forward_and_sample(inputs, sampling)
+        except RuntimeError as error:
+            if isinstance(error, torch.OutOfMemoryError) or CPU_OUT_OF_MEMORY in str(error):
+                raise DeviceMemoryError("There is no memory left for a step of this size.") from error
+            raise
+
+    def _forward_and_sample(self, inputs: StepInputs, sampling: SamplingBatch | None) -> StepResult:
+        self._input_batch.feed(inputs)
+        logits = self._model.forward(inputs.forward_batch, self._kv_cache, self._state_pool)
+        if sampling is None:
+            return StepResult([])
+        sampled = self._sampler.sample(logits, sampling)
+        self._input_batch.store(inputs, sampled.token_ids)
+        nan_rows = (~sampled.is_finite).nonzero()[:, 0].tolist()
+        return StepResult(sampled.token_ids.tolist(), sampled.logprobs, nan_rows)
