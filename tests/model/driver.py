@@ -25,10 +25,17 @@ def load(path: Path) -> Model:
 class Driver:
     """Sequences named by any hashable key; every step may extend any of them by any number of tokens."""
 
-    def __init__(self, model: Model, num_blocks: int = 64, block_size: int = 16, seed: int = 0) -> None:
+    def __init__(
+        self,
+        model: Model,
+        num_blocks: int = 64,
+        block_size: int = 16,
+        seed: int = 0,
+        kv_dtype: torch.dtype = torch.float32,
+    ) -> None:
         self.model = model
         self.block_size = block_size
-        self.kv_cache = KVCache(model.hparams, num_blocks, block_size, torch.float32, CPU)
+        self.kv_cache = KVCache(model.hparams, num_blocks, block_size, kv_dtype, CPU)
         for pool in (*self.kv_cache.k, *self.kv_cache.v):
             if pool is not None:
                 pool.fill_(float("nan"))  # a row that is read before it is written shows
