@@ -116,8 +116,10 @@ class GpuScheduler:
         self._stopping = True
 
     def run(self) -> None:
-        """Until SIGTERM."""
+        """Report READY and serve until SIGTERM."""
         inbox, status = self._context.inbox, self._context.status
+        self._write_gauges()
+        self._context.ready()
         while not self._stopping:
             if not self._engine.has_work:
                 inbox.poll(IDLE_POLL_S)
@@ -217,6 +219,7 @@ def _torch_runner(context: WorkerContext, gguf: GGUFFile, hparams: HParams) -> t
         status.beat()
 
     model = load_model(gguf, hparams, device, progress)
+    status.set_progress(0, 0)
     status.phase = BootPhase.ALLOCATING
     dtype = torch.float32
     free = free_host_memory() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
@@ -224,7 +227,9 @@ def _torch_runner(context: WorkerContext, gguf: GGUFFile, hparams: HParams) -> t
     kv_cache = KVCache(hparams, plan.num_blocks, config.engine.block_size, dtype, device)
     state_pool = StatePool(hparams, config.scheduler.max_num_seqs, device)
     log.info("KV cache: %d blocks of %d tokens on %s", plan.num_blocks, config.engine.block_size, device)
-    return TorchModelRunner(model, kv_cache, state_pool, config.scheduler, plan.max_model_len), plan
+    return TorchModelRunner(
+        model, kv_cache, state_pool, config.scheduler.max_num_seqs, plan.max_model_len, device
+    ), plan
 
 
 def service_info(config: Config, gguf: GGUFFile, hparams: HParams, max_model_len: int) -> dict[str, Any]:
@@ -259,7 +264,6 @@ def _body(context: WorkerContext) -> None:
     sink = RingSink(context)
     engine = Engine(scheduler, runner, sink, frozenset())
     context.board.write_service_info(msgspec.json.encode(service_info(config, gguf, hparams, plan.max_model_len)))
-    context.ready()
     GpuScheduler(context, engine, sink, plan.num_blocks).run()
 
 

@@ -97,9 +97,9 @@ class Engine:
         ]
         self.scheduler.add(sequences, now)
 
-    def abort(self, request_id: RequestId) -> None:
-        """End a request; the next step tells the sink. Unknown and finished ids are ignored."""
-        self.scheduler.abort(request_id, self._clock())
+    def abort(self, request_id: RequestId, choice: int = -1) -> None:
+        """End a request or one choice of it (-1: all); the next step tells the sink. Unknown ids are ignored."""
+        self.scheduler.abort(request_id, self._clock(), choice)
 
     def step(self) -> None:
         """One turn of the loop; returns at once when there is nothing to do."""

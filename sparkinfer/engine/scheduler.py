@@ -7,6 +7,7 @@ from collections import deque
 from operator import attrgetter
 
 from sparkinfer.config import SchedulerConfig
+from sparkinfer.engine.admission_control import AdmissionControl
 from sparkinfer.engine.block_manager import BlockManager, IntegrityError
 from sparkinfer.engine.scheduler_output import Admission, ScheduledSequence, SchedulerOutput, StepResult
 from sparkinfer.engine.sequence import NO_SLOT, BlockId, Sequence, SequenceStatus, SlotId
@@ -37,8 +38,8 @@ class Scheduler:
         """max_model_len: most tokens of a prompt and its output together."""
         self._config = config
         self._block_manager = block_manager
-        self._max_model_len = max_model_len
-        self._capacity_tokens = block_manager.num_blocks * block_manager.block_size
+        capacity_tokens = block_manager.num_blocks * block_manager.block_size
+        self._admission_control = AdmissionControl(max_model_len, capacity_tokens, config.max_queue_depth)
         self._free_slots = [SlotId(slot) for slot in range(config.max_num_seqs - 1, -1, -1)]
         self._waiting = WaitingQueue()
         self._running: list[Sequence] = []
@@ -54,6 +55,10 @@ class Scheduler:
         return len(self._running)
 
     @property
+    def num_free_blocks(self) -> int:
+        return self._block_manager.num_free_blocks
+
+    @property
     def num_open_requests(self) -> int:
         return len(self._open)
 
@@ -67,22 +72,20 @@ class Scheduler:
         return events
 
     def add(self, sequences: list[Sequence], now: float) -> None:
-        """Queue the choices of one request, or end all of them with the error that says why not.
-
-        400: the prompt is empty or leaves no room for output; 503: the KV cache can never hold it;
-        429: max_queue_depth requests are open.
-        """
+        """Queue the choices of one request, or end all of them with the error that says why not."""
+        num_open_requests = len(self._open)
         self._open[sequences[0].request_id] = list(sequences)
         self.num_waiting += len(sequences)
         try:
-            self._check_admissible(sequences[0])
+            self._admission_control.check(sequences[0].num_prompt_tokens, num_open_requests)
         except RequestError as error:
             for sequence in sequences:
                 self._fail(sequence, now, error.status, error.code, error.message)
             return
         for sequence in sequences:
-            limit = min(self._max_model_len, self._capacity_tokens) - sequence.num_prompt_tokens
-            sequence.max_output_tokens = min(sequence.sampling.max_tokens, limit)
+            sequence.max_output_tokens = self._admission_control.max_output_tokens(
+                sequence.num_prompt_tokens, sequence.sampling.max_tokens
+            )
             sequence.arrival_number = self._num_arrived
             self._num_arrived += 1
             self._waiting.push(sequence)
@@ -135,10 +138,15 @@ class Scheduler:
         for row in output.scheduled:
             self._fail(row.sequence, now, status_code, code, message)
 
-    def abort(self, request_id: RequestId, now: float) -> None:
-        """End what is left of a request; an unknown id is ignored."""
+    def abort(self, request_id: RequestId, now: float, choice: int = -1) -> None:
+        """End what is left of a request, or one choice of it (-1: all); an unknown id is ignored."""
         for sequence in list(self._open.get(request_id, ())):
-            self._finish(sequence, FinishReason.ABORT, now)
+            if choice in (-1, sequence.choice):
+                self._finish(sequence, FinishReason.ABORT, now)
+
+    def requests_of(self, reply_to: int) -> list[RequestId]:
+        """Open requests whose results go to `reply_to`."""
+        return [request_id for request_id, choices in self._open.items() if choices[0].reply_to == reply_to]
 
     def expire(self, now: float) -> None:
         """End every sequence that is older than request_timeout_s, waiting or running."""
@@ -159,28 +167,6 @@ class Scheduler:
         num_open = sum(map(len, self._open.values()))
         if num_open != len(self._running) + self.num_waiting:
             raise IntegrityError(f"{num_open} sequences open, {len(self._running)} run, {self.num_waiting} wait")
-
-    def _check_admissible(self, sequence: Sequence) -> None:
-        num_prompt_tokens = sequence.num_prompt_tokens
-        if num_prompt_tokens == 0:
-            raise RequestError(400, "The prompt has no tokens.", code="empty_prompt")
-        if num_prompt_tokens >= self._max_model_len:
-            raise RequestError(
-                400,
-                f"The prompt has {num_prompt_tokens} tokens; this model's context holds {self._max_model_len} and "
-                "must leave room for at least one more.",
-                code="context_length_exceeded",
-            )
-        if num_prompt_tokens >= self._capacity_tokens:
-            raise RequestError(
-                503,
-                f"The prompt has {num_prompt_tokens} tokens; the KV cache of this server holds "
-                f"{self._capacity_tokens}.",
-                code="kv_cache_too_small",
-            )
-        depth = self._config.max_queue_depth
-        if depth and len(self._open) > depth:
-            raise RequestError(429, f"{depth} requests are open already; try again later.", code="queue_full")
 
     def _schedule_decodes(self, output: SchedulerOutput) -> list[Sequence]:
         """One token for every sequence whose known tokens are computed; returns the others, for chunks."""
