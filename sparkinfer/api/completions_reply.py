@@ -62,7 +62,7 @@ class CompletionReply:
         logprobs = choice.logprobs
         return {
             "index": choice.index,
-            "text": choice.echo + "".join(choice.reasoning) + "".join(choice.content),
+            "text": choice.echo + "".join(choice.text),
             "logprobs": None if logprobs is None else CompletionLogprobs(len(choice.echo)).render(logprobs),
             "finish_reason": FINISH_REASONS[choice.finish_reason],
         }

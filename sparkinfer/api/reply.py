@@ -17,23 +17,26 @@ FINISH_REASONS = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
 
 
 class Choice:
-    """One choice of an answer that is sent whole."""
+    """One choice of an answer that is sent whole. `text` is reasoning and content in the order of their arrival."""
 
-    __slots__ = ("content", "echo", "finish_reason", "index", "logprobs", "reasoning")
+    __slots__ = ("content", "echo", "finish_reason", "index", "logprobs", "reasoning", "text")
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.echo = ""
         self.content: list[str] = []
         self.reasoning: list[str] = []
+        self.text: list[str] = []
         self.logprobs: list[TokenLogprob] | None = None
         self.finish_reason: FinishReason | None = None
 
     def add(self, content: str, reasoning: str, logprobs: Sequence[TokenLogprob] | None) -> None:
-        if content:
-            self.content.append(content)
         if reasoning:
             self.reasoning.append(reasoning)
+            self.text.append(reasoning)
+        if content:
+            self.content.append(content)
+            self.text.append(content)
         if logprobs:
             self.logprobs = self.logprobs or []
             self.logprobs.extend(logprobs)

@@ -101,7 +101,7 @@ BAD: dict[str, tuple[object, str]] = {
     "part without type": ([{"role": "user", "content": [{"text": "x"}]}], "messages[0].content[0].type"),
     "part without text": ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text"),
     "image": (
-        [{"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image_url", "image_url": {"url": "u"}}]}],
+        [{"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image_url", "image_url": {}}]}],
         "messages[0].content[1]",
     ),
     "audio": ([{"role": "user", "content": [{"type": "input_audio"}]}], "messages[0].content[0]"),
@@ -114,7 +114,7 @@ BAD: dict[str, tuple[object, str]] = {
     "name is a number": ([{"role": "user", "content": "x", "name": 1}], "messages[0].name"),
     "assistant without anything": ([USER, {"role": "assistant"}], "messages[1]"),
     "assistant with no calls": ([USER, {"role": "assistant", "tool_calls": []}], "messages[1]"),
-    "function_call": ([{"role": "assistant", "content": "", "function_call": {"name": "f"}}], "messages[0].function_call"),
+    "function_call": ([assistant(call("1"), function_call={"name": "f"})], "messages[0].function_call"),
     "reasoning is a list": ([{"role": "assistant", "content": "", "reasoning": []}], "messages[0].reasoning"),
     "calls is an object": ([{"role": "assistant", "tool_calls": {}}], "messages[0].tool_calls"),
     "call without id": ([assistant({"function": {"name": "f", "arguments": ""}})], "messages[0].tool_calls[0].id"),
