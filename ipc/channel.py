@@ -15,7 +15,7 @@ from typing import Generic
 import msgspec
 import zmq
 
-from ipc.codec import MessageDecoder, MessageT
+from ipc.codec import MalformedMessage, MessageDecoder, MessageT
 
 # Messages each side may hold before `send` says no; 64 waiting requests per worker are many, aborts are small.
 HIGH_WATER_MARK = 4096
@@ -30,16 +30,20 @@ def _socket(kind: int) -> zmq.Socket[bytes]:
 
 
 class Inbox(Generic[MessageT]):
-    """Binds `endpoint` and hands out decoded messages in each sender's order. Raises zmq.ZMQError if it is taken."""
+    """Listens at `endpoint` and hands out decoded messages in each sender's order.
+
+    Raises OSError naming the endpoint when that is impossible. NOTE: ZeroMQ replaces a socket file that is there
+    already; names with generations keep them apart, and the supervisor removes the files with the run directory.
+    """
 
     def __init__(self, endpoint: str, decoder: MessageDecoder[MessageT]) -> None:
         self._decoder = decoder
         self._socket = _socket(zmq.PULL)
         try:
             self._socket.bind(endpoint)
-        except zmq.ZMQError:
+        except zmq.ZMQError as error:
             self._socket.close()
-            raise
+            raise OSError(error.errno, f"cannot listen at {endpoint}: {zmq.strerror(error.errno or 0)}") from error
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def fileno(self) -> int:
@@ -60,11 +64,21 @@ class Inbox(Generic[MessageT]):
         return self._socket.poll(math.ceil(timeout_s * 1000), zmq.POLLIN) != 0
 
     def watch(self, loop: asyncio.AbstractEventLoop, on_messages: Callable[[list[MessageT]], None]) -> None:
-        """Call `on_messages` with each batch as it arrives, what is here already included, until `close`."""
+        """Call `on_messages` with each batch as it arrives, what is here already included, until `close`.
+
+        MalformedMessage goes to the loop's exception handler; the batch that held it is lost, later ones are not.
+        """
 
         def deliver() -> None:
-            # Reading until there is nothing left is what arms the descriptor again.
-            if not self._socket.closed and (messages := self.drain()):
+            if self._socket.closed:
+                return
+            try:
+                messages = self.drain()
+            except MalformedMessage:
+                # Only reading until nothing is left arms the descriptor again.
+                loop.call_soon(deliver)
+                raise
+            if messages:
                 on_messages(messages)
 
         self._loop = loop

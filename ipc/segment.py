@@ -51,7 +51,7 @@ class Segment:
     def attach(cls, fd: int, size: int) -> Segment:
         """The segment behind an inherited descriptor, which now belongs to the returned object.
 
-        Raises ValueError when `fd` is not a sealed segment of exactly `size` bytes.
+        Raises ValueError when `fd` is not a sealed segment of exactly `size` bytes; `fd` stays the caller's then.
         """
         name = os.readlink(f"/proc/self/fd/{fd}").removeprefix("/memfd:").removesuffix(" (deleted)")
         actual = os.fstat(fd).st_size

@@ -71,12 +71,13 @@ class TokenFrameWriter:
     def append(self, request_id: int, choice: int, token_id: int, logprob: float | None = None, top: Top = ()) -> None:
         """Add one token. Raises struct.error when a value does not fit its field."""
         if logprob is None:
-            self._records.append(_RECORD.pack(request_id, token_id, choice, len(top), 0.0, 0))
+            record = _RECORD.pack(request_id, token_id, choice, len(top), 0.0, 0)
         else:
-            self._records.append(_RECORD.pack(request_id, token_id, choice, len(top), logprob, _HAS_LOGPROB))
+            record = _RECORD.pack(request_id, token_id, choice, len(top), logprob, _HAS_LOGPROB)
         if top:
             token_ids, logprobs = zip(*top, strict=True)
             self._tops.append(struct.pack(f"<{len(top)}i{len(top)}f", *token_ids, *logprobs))
+        self._records.append(record)
         self._count += 1
 
     def extend(self, request_ids: npt.ArrayLike, choices: npt.ArrayLike, token_ids: npt.ArrayLike) -> None:
