@@ -169,6 +169,26 @@ def test_abort_ends_waiting_and_running_sequences_and_ignores_strangers():
     assert (2, 0) not in sink.tokens
 
 
+def test_abort_of_one_choice_leaves_the_others():
+    engine, sink = make_engine()
+    engine.submit(RequestId(1), 0, [5, 6, 7], SamplingParams(max_tokens=9), n=3)
+    engine.step()
+    engine.abort(RequestId(1), choice=1)
+    run(engine)
+    ends = [sink.finished[(1, i)].finish_reason for i in range(3)]
+    assert ends == [FinishReason.STOP, FinishReason.ABORT, FinishReason.STOP]
+    assert (1, 1) not in sink.tokens
+
+
+def test_open_requests_are_known_by_the_worker_they_came_from():
+    engine, _ = make_engine()
+    for request_id, reply_to in [(1, 0), (2, 1), (3, 0)]:
+        engine.submit(RequestId(request_id), reply_to, [5, 6], SamplingParams(max_tokens=9))
+    assert engine.scheduler.requests_of(0) == [1, 3]
+    run(engine)
+    assert engine.scheduler.requests_of(0) == []
+
+
 def test_a_deadline_ends_running_and_waiting_requests_with_504():
     clock = Clock()
     engine, sink = make_engine(clock=clock, max_num_seqs=1, request_timeout_s=5.0)

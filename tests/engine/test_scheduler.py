@@ -168,6 +168,17 @@ def test_the_newest_sequence_is_preempted_and_recomputes_what_it_had():
     assert row.admitted.output_token_ids == tuple(newest.output_token_ids)
 
 
+def test_a_worse_priority_is_preempted_though_it_was_admitted_first():
+    scheduler = make_scheduler(num_blocks=5, block_size=2)
+    add(scheduler, make_sequence(1, [1, 1], priority=1))
+    give(scheduler, scheduler.schedule())
+    add(scheduler, make_sequence(2, [2, 2], priority=0))
+    while not (output := scheduler.schedule()).num_preempted:
+        give(scheduler, output)
+    assert [row.sequence.request_id for row in output.scheduled] == [2]
+    assert scheduler._waiting.head().request_id == 1
+
+
 def test_a_preempted_sequence_keeps_the_token_that_was_in_flight():
     scheduler = make_scheduler(num_blocks=4, block_size=2)
     add(scheduler, make_sequence(1, [1, 1, 1]), make_sequence(2, [2, 2, 2]))
