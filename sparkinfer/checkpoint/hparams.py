@@ -69,9 +69,8 @@ class HParams:
         reader = MetadataReader(gguf.metadata, gguf.path)
         architecture = reader.text("general.architecture")
         if architecture not in ARCHITECTURES:
-            raise CheckpointError(
-                f"{gguf.path}: architecture {reprlib.repr(architecture)} is not supported; these are: {', '.join(ARCHITECTURES)}"
-            )
+            shown, known = reprlib.repr(architecture), ", ".join(ARCHITECTURES)
+            raise CheckpointError(f"{gguf.path}: architecture {shown} is not supported; these are: {known}")
         hparams = _read(cls, gguf, reader, architecture)
         check_tensor_shapes(gguf, hparams)
         return hparams
