@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from pathlib import Path
 
@@ -56,6 +57,12 @@ class Driver:
         with torch.inference_mode():
             logits = self.model.forward(batch, self.kv_cache, self.state_pool)
         return dict(zip(work, logits.split(batch.query_lens), strict=True))
+
+    def prefill(self, key: object, tokens: list[int]) -> torch.Tensor:
+        """Run one sequence's tokens; returns the logits of the last, [1, vocab_size]."""
+        batch = dataclasses.replace(self.batch({key: tokens}), logits_indices=torch.tensor([len(tokens) - 1]))
+        with torch.inference_mode():
+            return self.model.forward(batch, self.kv_cache, self.state_pool)
 
     def batch(self, work: dict[object, list[int]]) -> ForwardBatch:
         positions, slot_mapping, query_lens = [], [], []
