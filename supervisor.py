@@ -7,6 +7,7 @@ Exit codes: 0 clean, 1 open requests were cut off, 3 a worker failed to boot, 4 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import errno
 import logging
@@ -87,10 +88,8 @@ class Supervisor:
         booting = any(child.pid and not child.is_ready for child in self.children)
         planned = any(child.respawn_at for child in self.children)
         select.select([self._wake_read], [], [], 0.05 if booting or planned else 0.25)
-        try:
+        with contextlib.suppress(BlockingIOError):
             os.read(self._wake_read, 4096)
-        except BlockingIOError:
-            pass
 
     def _handle_signals(self) -> None:
         while self._signals:
@@ -289,6 +288,9 @@ def main(argv: list[str] | None = None) -> int:
         return EXIT_BOOT
     try:
         return Supervisor(config, model_path, vocab_size, run_dir).run()
+    except MemoryError as error:  # Segment.create
+        print(f"sparkinfer: {error}", file=sys.stderr)
+        return EXIT_BOOT
     finally:
         shutil.rmtree(run_dir, ignore_errors=True)
         lock.close()

@@ -12,6 +12,7 @@ import contextlib
 import faulthandler
 import logging
 import os
+import resource
 import signal
 import sys
 import traceback
@@ -134,6 +135,7 @@ def run(body: Callable[[WorkerContext], None], inbox_decoder: MessageDecoder[Any
     """
     spec = read_spec(int(sys.argv[1]))
     die_with_parent(spec.supervisor_pid)
+    _raise_descriptor_limit()
     faulthandler.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     setup_logging(spec.name, spec.config["log"]["level"])
@@ -154,6 +156,12 @@ def run(body: Callable[[WorkerContext], None], inbox_decoder: MessageDecoder[Any
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code)  # interpreter teardown can take longer than a drain may
+
+
+def _raise_descriptor_limit() -> None:
+    """Each connection takes a descriptor; the usual soft limit of 1024 refuses the rest without a word."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def run_async(main: Callable[[WorkerContext], Awaitable[None]]) -> Callable[[WorkerContext], None]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import resource
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.system.harness import one_line, run_supervisor, shared_memory_names
+from tests.system.harness import ROOT, one_line, run_supervisor, shared_memory_names
 
 
 @pytest.mark.parametrize(
@@ -106,3 +109,15 @@ def test_context_that_cannot_be_held(embedded_model: Path) -> None:
     assert result.returncode == 4
     assert "max_model_len" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_no_room_for_shared_memory(embedded_model: Path) -> None:
+    """A file-size limit refuses the first segment, as a full machine would."""
+    result = subprocess.run(
+        [sys.executable, str(ROOT / "supervisor.py"), "--set", f"model.path={embedded_model}",
+         "--set", "server.port=19872"],
+        capture_output=True, text=True, timeout=60, check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16)),
+    )
+    assert result.returncode == 3
+    assert "no room for shared segment" in one_line(result.stderr)
