@@ -15,7 +15,7 @@ from sparkinfer.text.vocabulary import TokenType, Vocabulary
 
 
 def byte_level_bpe(vocabulary: Vocabulary, merges: Iterable[str], rules: PreTokenizer) -> Tokenizer:
-    """GPT-2 style BPE over bytes; merges are "left right" in order of rank."""
+    """GPT-2 style BPE over bytes; merges are "left right" in order of rank. A byte without a token is dropped."""
     ids = vocabulary.mergeable_ids
     pairs = [pair for pair in map(_split_merge, merges) if _is_usable(pair, ids)]
     backend = Tokenizer(models.BPE(vocab=ids, merges=pairs, ignore_merges=rules.ignore_merges))
