@@ -16,31 +16,28 @@ from torch import Tensor
 UINT32 = 0xFFFFFFFF
 UINT64 = 0xFFFFFFFFFFFFFFFF
 
-MAX_GUMBEL = 22.9   # -log(-log1p(-v)) at the smallest v, 2^-33
-MIN_GUMBEL = -2.82  # and at the largest, 1 - 2^-24
 
-
-def noise_keys(seeds: npt.NDArray[np.uint64], positions: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+def noise_keys(seeds: npt.NDArray[np.uint64], positions: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
     """A 64-bit key per row, as two halves.
 
     seeds, positions: [num_rows]; position of the token to be sampled in its sequence
-    returns           [2, num_rows], each in [0, 2^32)
+    returns           [2, num_rows], low halves first
     """
     keys = _split_mix(_split_mix(seeds) + positions.astype(np.uint64))
-    return np.stack([keys & np.uint64(UINT32), keys >> np.uint64(32)]).astype(np.int64)
+    return np.stack([keys & np.uint64(UINT32), keys >> np.uint64(32)]).astype(np.uint32).view(np.int32)
 
 
 def gumbel(low: Tensor, high: Tensor, token_ids: Tensor) -> Tensor:
     """Standard Gumbel noise: argmax of log p + gumbel is a draw from p.
 
-    low, high, token_ids: int64, shapes that broadcast; halves of noise_keys and ids below 2^32
-    returns               f32 in [MIN_GUMBEL, MAX_GUMBEL], as -log of an exponential variate, which keeps its
-                          precision where it matters, near the winning end
+    low, high, token_ids: int32, shapes that broadcast; halves of noise_keys, and ids
+    returns               f32 in [-2.82, 22.2], -log of an exponential variate that is made from 31 bits so that it
+                          keeps its precision near 0, the winning end
     """
-    bits = _mix(token_ids ^ low, 16, 0x85EBCA6B, 13, 0xC2B2AE35)        # MurmurHash3's 32-bit finaliser
-    bits = _mix((bits + high) & UINT32, 16, 0x7FEB352D, 15, 0x846CA68B)  # "lowbias32" (C. Wellons, 2018)
-    uniform = ((bits.to(torch.float32) + 0.5) * 2.0**-32).clamp_(max=1.0 - 2.0**-24)
-    return -torch.log(-torch.log1p(-uniform))
+    bits = _mix(token_ids ^ low, 16, 0x85EBCA6B, 13, 0xC2B2AE35)  # MurmurHash3's 32-bit finaliser
+    bits = _mix(bits.add_(high), 16, 0x7FEB352D, 15, 0x846CA68B)  # "lowbias32" (C. Wellons, 2018)
+    uniform = bits.bitwise_and_(0x7FFFFFFF).to(torch.float32).add_(0.5).mul_(2.0**-31).clamp_(max=1.0 - 2.0**-24)
+    return uniform.neg_().log1p_().neg_().log_().neg_()
 
 
 def _split_mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
@@ -52,9 +49,18 @@ def _split_mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def _mix(bits: Tensor, shift: int, factor: int, second_shift: int, second_factor: int) -> Tensor:
-    """Mix 32-bit values held in int64, whose products wrap without harm to the low half."""
-    bits = bits ^ (bits >> shift)
-    bits = (bits * factor) & UINT32
-    bits ^= bits >> second_shift
-    bits = (bits * second_factor) & UINT32
-    return bits ^ (bits >> 16)
+    """Mix int32 values taken as unsigned, in place."""
+    bits ^= _shifted(bits, shift)
+    bits *= _signed(factor)
+    bits ^= _shifted(bits, second_shift)
+    bits *= _signed(second_factor)
+    bits ^= _shifted(bits, 16)
+    return bits
+
+
+def _shifted(bits: Tensor, shift: int) -> Tensor:
+    return (bits >> shift).bitwise_and_((1 << (32 - shift)) - 1)
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 32) if value >> 31 else value

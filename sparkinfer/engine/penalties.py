@@ -28,6 +28,7 @@ class PenaltyBatch:
     presence: Tensor             # [num_penalised, 1] f32
     frequency: Tensor            # [num_penalised, 1] f32
     repetition: Tensor           # [num_penalised, 1] f32
+    has_repetition: bool         # some row's repetition is not 1
 
 
 class PenaltyState:
@@ -64,9 +65,10 @@ class PenaltyState:
         counts = self._counts[batch.state_rows]
         generated = counts > 0
         chosen = logits[batch.rows]
-        repeated = torch.where(chosen > 0, chosen / batch.repetition, chosen * batch.repetition)
-        chosen = torch.where(generated | self._in_prompt[batch.state_rows], repeated, chosen)
-        logits[batch.rows] = chosen - batch.frequency * counts - batch.presence * generated
+        if batch.has_repetition:
+            repeated = torch.where(chosen > 0, chosen / batch.repetition, chosen * batch.repetition)
+            chosen = torch.where(generated | self._in_prompt[batch.state_rows], repeated, chosen)
+        logits[batch.rows] = chosen.sub_(counts * batch.frequency).sub_(generated * batch.presence)
 
     def count(self, token_ids: Tensor, batch: PenaltyBatch) -> None:
         """Take note of what the step sampled.

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sparkinfer.engine.noise import MAX_GUMBEL, MIN_GUMBEL, gumbel
+from sparkinfer.engine.noise import gumbel
 from sparkinfer.engine.penalties import PenaltyState
 from sparkinfer.engine.sampling_batch import RandomBatch, SamplingBatch
 from sparkinfer.engine.scheduler_output import Logprobs
-from sparkinfer.engine.token_filter import cutoffs
+from sparkinfer.engine.token_filter import keep
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class Sampler:
         if batch.penalties is not None or batch.logit_bias is not None:
             logits = self._adjusted(logits, batch)
         best, token_ids = logits.max(dim=-1)  # NaN counts as the largest
-        if batch.random is not None:
-            token_ids[batch.random.rows] = draw(logits[batch.random.rows], batch.random)
+        for random in batch.random:
+            token_ids[random.rows] = draw(logits[random.rows], random)
         if batch.penalties is not None:
             self._penalty_state.count(token_ids, batch.penalties)
         logprobs = None if batch.num_logprobs is None else gather_logprobs(raw, token_ids, batch.num_logprobs)
@@ -68,14 +68,13 @@ def draw(logits: Tensor, batch: RandomBatch) -> Tensor:
     returns  [num_random] int64
     """
     logits = logits / batch.temperature
-    # A token this far below the best cannot win whatever the noise, so leaving it out changes no draw.
-    reach = logits.amax(dim=-1) - (MAX_GUMBEL - MIN_GUMBEL)
-    kept = logits >= torch.maximum(cutoffs(logits, batch.filters), reach)[:, None]
-    rows, token_ids = kept.nonzero(as_tuple=True)
-    low, high = batch.keys
-    scores = torch.full_like(logits, float("-inf"))
-    scores[rows, token_ids] = logits[rows, token_ids] + gumbel(low[rows], high[rows], token_ids)
-    return scores.argmax(dim=-1)
+    low, high = batch.keys[:, :, None]
+    if batch.filters is None:
+        token_ids = torch.arange(logits.shape[1], dtype=torch.int32, device=logits.device)
+        return (logits + gumbel(low, high, token_ids)).argmax(dim=-1)
+    kept, token_ids = keep(logits, batch.filters)
+    winners = (kept + gumbel(low, high, token_ids.to(torch.int32))).argmax(dim=-1, keepdim=True)
+    return token_ids.gather(1, winners)[:, 0]
 
 
 def gather_logprobs(logits: Tensor, token_ids: Tensor, num_logprobs: list[int | None]) -> list[Logprobs | None]:

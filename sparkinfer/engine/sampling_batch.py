@@ -18,6 +18,11 @@ from sparkinfer.engine.token_filter import TokenFilter
 # Below this, logits divided by the temperature leave float32's useful range; the draw is the argmax anyway.
 MIN_TEMPERATURE = 1e-5
 
+# Tokens sorted beyond top_k, for those equal to the last; and for rows without top_k. More are sorted where that
+# turns out not to be enough.
+TOP_K_TIES = 16
+OPEN_CANDIDATES = 1024
+
 _NO_LOGPROBS = -1
 
 
@@ -27,8 +32,8 @@ class RandomBatch:
 
     rows: Tensor                 # [num_random] int64, rows of the step's logits
     temperature: Tensor          # [num_random, 1] f32
-    filters: TokenFilter         # of these rows
-    keys: Tensor                 # [2, num_random] int64, halves of the noise keys
+    keys: Tensor                 # [2, num_random] int32, halves of the noise keys
+    filters: TokenFilter | None  # None: no row has one
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +47,11 @@ class LogitBias:
 
 @dataclass(frozen=True, slots=True)
 class SamplingBatch:
-    """What Sampler needs beside the logits. All None: every row takes its best token."""
+    """What Sampler needs beside the logits; as it is by default, every row takes its best token."""
 
     penalties: PenaltyBatch | None = None
     logit_bias: LogitBias | None = None
-    random: RandomBatch | None = None
+    random: tuple[RandomBatch, ...] = ()  # with filters and without, no row in both
     num_logprobs: list[int | None] | None = None  # [num_rows]; None: nobody asks
 
 
@@ -62,6 +67,7 @@ class SamplingSlots:
         self._top_k = np.zeros(num_slots, np.int64)
         self._top_p = np.ones(num_slots, np.float32)
         self._min_p = np.zeros(num_slots, np.float32)
+        self._is_filtered = np.zeros(num_slots, bool)
         self._seeds = np.zeros(num_slots, np.uint64)
         self._penalties = np.zeros((3, num_slots, 1), np.float32)
         self._num_logprobs = np.full(num_slots, _NO_LOGPROBS, np.int64)
@@ -78,6 +84,7 @@ class SamplingSlots:
         self._top_k[slot] = sampling.top_k
         self._top_p[slot] = sampling.top_p
         self._min_p[slot] = sampling.min_p
+        self._is_filtered[slot] = sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0
         self._seeds[slot] = (sampling.seed or 0) & UINT64
         self._num_logprobs[slot] = _NO_LOGPROBS if sampling.logprobs is None else sampling.logprobs
         self._bias.pop(slot, None)
@@ -117,10 +124,17 @@ class SamplingSlots:
             return None
         resets = [self._resets.pop(state_row) for _, state_row in found if state_row in self._resets]
         rows, state_rows = np.array(found, np.int64).T
-        presence, frequency, repetition = self._tensor(self._penalties[:, slots[rows]])
+        controls = self._penalties[:, slots[rows]]
+        presence, frequency, repetition = self._tensor(controls)
         return PenaltyBatch(
-            resets, int(state_rows.max()) + 1, self._tensor(rows), self._tensor(state_rows),
-            presence, frequency, repetition,
+            resets,
+            int(state_rows.max()) + 1,
+            self._tensor(rows),
+            self._tensor(state_rows),
+            presence,
+            frequency,
+            repetition,
+            has_repetition=bool((controls[2] != 1).any()),
         )
 
     def _build_bias(self, slots: npt.NDArray[np.int64]) -> LogitBias | None:
@@ -132,26 +146,37 @@ class SamplingSlots:
         values = np.concatenate([values for _, _, values in found])
         return LogitBias(self._tensor(rows), self._tensor(token_ids), self._tensor(values))
 
-    def _build_random(self, slots: npt.NDArray[np.int64], rows: list[ScheduledSequence]) -> RandomBatch | None:
-        random_rows = np.flatnonzero(self._temperature[slots])
-        if not len(random_rows):
-            return None
-        slots = slots[random_rows]
-        positions = np.array([rows[row].start + rows[row].num_tokens for row in random_rows])
+    def _build_random(self, slots: npt.NDArray[np.int64], rows: list[ScheduledSequence]) -> tuple[RandomBatch, ...]:
+        is_random = self._temperature[slots] > 0
+        if not is_random.any():
+            return ()
+        is_filtered = self._is_filtered[slots]
+        positions = np.array([row.start + row.num_tokens for row in rows])
+        keys = noise_keys(self._seeds[slots], positions)
+        batches = []
+        for has_filters in (False, True):
+            chosen = np.flatnonzero(is_random & (is_filtered == has_filters))
+            if len(chosen):
+                batches.append(
+                    RandomBatch(
+                        self._tensor(chosen),
+                        self._tensor(self._temperature[slots[chosen], None]),
+                        self._tensor(keys[:, chosen]),
+                        self._filters(slots[chosen]) if has_filters else None,
+                    )
+                )
+        return tuple(batches)
+
+    def _filters(self, slots: npt.NDArray[np.int64]) -> TokenFilter:
         top_k, top_p, min_p = self._top_k[slots], self._top_p[slots], self._min_p[slots]
-        filters = TokenFilter(
+        is_open = top_k == 0
+        num_candidates = int(top_k.max()) + TOP_K_TIES
+        return TokenFilter(
             self._tensor(top_k),
             self._tensor(top_p),
             self._tensor(min_p),
-            max_top_k=int(top_k.max()),
-            uses_top_p=bool((top_p < 1).any()),
-            uses_min_p=bool((min_p > 0).any()),
-        )
-        return RandomBatch(
-            self._tensor(random_rows),
-            self._tensor(self._temperature[slots, None]),
-            filters,
-            self._tensor(noise_keys(self._seeds[slots], positions)),
+            num_candidates=max(num_candidates, OPEN_CANDIDATES) if is_open.any() else num_candidates,
+            has_open_top_p=bool((is_open & (top_p < 1)).any()),
         )
 
     def _tensor(self, array: npt.NDArray[Any]) -> Tensor:

@@ -1,4 +1,4 @@
-"""top_k, top_p and min_p as one threshold per row. Knows logits; never penalties, noise or sequences.
+"""top_k, top_p and min_p as one cut-off per row. Knows logits; never penalties, noise or sequences.
 
 Each filter keeps the tokens whose logit is at least its cut-off, so tokens equal to the cut-off stay together: the
 kept set does not depend on the order in which equal logits happen to be sorted.
@@ -11,56 +11,51 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Candidates sorted for a row with top_p before the whole vocabulary is: nearly always enough, a tenth of the time.
-NUM_CANDIDATES = 1024
-
 
 @dataclass(frozen=True, slots=True)
 class TokenFilter:
-    """Filters of the rows of one batch, on the device; the flags say on the host whether anyone uses a filter."""
+    """Filters of rows that each use at least one of them; tensors on the device."""
 
-    top_k: Tensor        # [num_rows] int64, 0: off
-    top_p: Tensor        # [num_rows] f32, 1: off
-    min_p: Tensor        # [num_rows] f32, 0: off
-    max_top_k: int       # over the rows
-    uses_top_p: bool
-    uses_min_p: bool
+    top_k: Tensor          # [num_rows] int64, 0: off
+    top_p: Tensor          # [num_rows] f32, 1: off
+    min_p: Tensor          # [num_rows] f32, 0: off
+    num_candidates: int    # best tokens of each row to look at first; all are looked at where that is not enough
+    has_open_top_p: bool   # some row has top_p without top_k, and needs the sum over its whole vocabulary
 
 
-def cutoffs(logits: Tensor, filters: TokenFilter) -> Tensor:
-    """The logit from which on a token is kept: top_k first, top_p of what that leaves, min_p relative to the best.
+def keep(logits: Tensor, filters: TokenFilter) -> tuple[Tensor, Tensor]:
+    """The tokens that pass: top_k first, then top_p of what that leaves, then min_p relative to the best.
 
     logits:  [num_rows, vocab_size] f32, already divided by the temperature
-    returns  [num_rows] f32, at most the row's maximum
+    returns  logits [num_rows, num_candidates] f32, best first, -inf where a candidate does not pass, and their
+             token ids [num_rows, num_candidates] int64
     """
-    cutoff = torch.full_like(logits[:, 0], float("-inf"))
-    if filters.max_top_k or filters.uses_top_p:
-        vocab_size = logits.shape[1]
-        num_candidates = max(filters.max_top_k, NUM_CANDIDATES if filters.uses_top_p else 1)
-        cutoff, is_complete = _top_k_top_p(logits, filters, min(num_candidates, vocab_size))
-        if not is_complete:
-            cutoff, _ = _top_k_top_p(logits, filters, vocab_size)
-    if filters.uses_min_p:
-        cutoff = torch.maximum(cutoff, logits.amax(dim=-1) + torch.log(filters.min_p))
-    return cutoff
+    vocab_size = logits.shape[1]
+    num_candidates = min(filters.num_candidates, vocab_size)
+    values, token_ids = logits.topk(num_candidates, dim=-1)
+    cutoff, are_enough = _cutoff(logits, values, filters)
+    if num_candidates < vocab_size and not bool(are_enough.all()):
+        values, token_ids = logits.sort(dim=-1, descending=True)
+        cutoff, _ = _cutoff(logits, values, filters)
+    return values.masked_fill(values < cutoff[:, None], float("-inf")), token_ids
 
 
-def _top_k_top_p(logits: Tensor, filters: TokenFilter, num_candidates: int) -> tuple[Tensor, bool]:
-    """Cut-offs from the best `num_candidates` logits of each row, and whether those were enough."""
-    values = logits.topk(num_candidates, dim=-1).values  # [num_rows, num_candidates], falling
+def _cutoff(logits: Tensor, values: Tensor, filters: TokenFilter) -> tuple[Tensor, Tensor]:
+    """Lowest logit kept, and whether `values` held enough tokens to find it and all its equals; [num_rows] each."""
+    num_candidates = values.shape[1]
+    best, last = values[:, 0], values[:, -1]
     has_top_k = filters.top_k > 0
-    last = torch.where(has_top_k, filters.top_k, 1).clamp(max=num_candidates) - 1
-    cutoff = torch.where(has_top_k, values.gather(1, last[:, None])[:, 0], float("-inf"))
-    if not filters.uses_top_p:
-        return cutoff, True
-    best = values[:, :1]
-    weights = torch.exp((values - best).double()) * (values >= cutoff[:, None])
-    total = torch.exp((logits.logsumexp(dim=-1) - best[:, 0]).double())
-    total = torch.where(has_top_k, weights.sum(dim=-1), total)
-    mass = weights.cumsum(dim=-1)
-    wanted = (filters.top_p * total)[:, None]
-    first_enough = (mass < wanted).sum(dim=-1, keepdim=True).clamp(max=num_candidates - 1)
-    has_top_p = filters.top_p < 1
-    is_complete = torch.where(has_top_k, values[:, -1] < cutoff, mass[:, -1] >= wanted[:, 0]) | ~has_top_p
-    cutoff = torch.where(has_top_p, torch.maximum(cutoff, values.gather(1, first_enough)[:, 0]), cutoff)
-    return cutoff, num_candidates == logits.shape[1] or bool(is_complete.all())
+    index = torch.where(has_top_k, filters.top_k, 1).clamp(max=num_candidates) - 1
+    top_k_cutoff = torch.where(has_top_k, values.gather(1, index[:, None])[:, 0], float("-inf"))
+
+    weights = torch.exp((values - best[:, None]).double()) * (values >= top_k_cutoff[:, None])
+    total = weights.sum(dim=-1)
+    if filters.has_open_top_p:
+        open_total = torch.exp((logits.logsumexp(dim=-1) - best).double())
+        total = torch.where(has_top_k, total, open_total)
+    is_short = weights.cumsum(dim=-1) < (filters.top_p * total)[:, None]
+    index = is_short.sum(dim=-1, keepdim=True).clamp(max=num_candidates - 1)
+    top_p_cutoff = torch.where(filters.top_p < 1, values.gather(1, index)[:, 0], float("-inf"))
+
+    cutoff = torch.maximum(torch.maximum(top_k_cutoff, top_p_cutoff), best + torch.log(filters.min_p))
+    return cutoff, last < torch.where(has_top_k, top_k_cutoff, cutoff)
