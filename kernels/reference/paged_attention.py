@@ -1,7 +1,8 @@
 """Causal attention of one step's rows over the paged KV pool, any mixture of prefill chunks and decode rows.
 
 `attention_plan` works out once per step which rows of the pool each sequence reads; `attend` uses it in every layer.
-Sequences with equally many new tokens share one padded matmul, so a decode-only step is a single group.
+Sequences with equally many new tokens and contexts of similar length share one padded matmul, so a decode-only step
+is a handful of groups.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ from torch import Tensor
 # Above this many new tokens a sequence gets a group of its own, so that no prefill is padded to another's context.
 MAX_GROUPED_QUERY_LEN = 16
 
+# Contexts up to this share a group; longer ones only within the same power of two, so that padding at most doubles.
+SHORT_CONTEXT = 255
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionGroup:
-    """Sequences of one step with the same number of new tokens."""
+    """Sequences of one step with the same number of new tokens and similar numbers of keys."""
 
     query_len: int
     num_seqs: int
@@ -47,8 +51,10 @@ def attention_plan(
     for query_len in query_lens:
         row_starts.append(row_starts[-1] + query_len)
     members: dict[tuple[int, int], list[int]] = {}
-    for seq, query_len in enumerate(query_lens):
-        key = (query_len, -1 if query_len <= MAX_GROUPED_QUERY_LEN else seq)
+    for seq, (query_len, context_len) in enumerate(zip(query_lens, context_lens, strict=True)):
+        num_keys = context_len if sliding_window is None else min(context_len, sliding_window + query_len - 1)
+        is_grouped = query_len <= MAX_GROUPED_QUERY_LEN
+        key = (query_len, (num_keys | SHORT_CONTEXT).bit_length() if is_grouped else -1 - seq)
         members.setdefault(key, []).append(seq)
     return [
         _group(seqs, query_len, row_starts, block_tables, context_lens, block_size, sliding_window, len(members) == 1)

@@ -11,23 +11,22 @@ from hypothesis import strategies as st
 from kernels.reference.paged_attention import attention_plan, paged_attention
 from kernels.reference.store_kv import store_kv
 
-sequence_shapes = st.lists(
-    st.tuples(st.one_of(st.just(1), st.integers(1, 40)), st.integers(0, 50)), min_size=1, max_size=6
-)
+query_lens_of = st.just(1) | st.integers(1, 40)
+cached_lens_of = st.integers(0, 50) | st.integers(240, 270)
+sequence_shapes = st.lists(st.tuples(query_lens_of, cached_lens_of), min_size=1, max_size=6)
 
 
 def dense_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, sliding_window: int | None
 ) -> torch.Tensor:
-    """One sequence: q [query_len, heads, head_dim], k and v [context_len, kv_heads, head_dim]."""
+    """One sequence, row by row: q [query_len, heads, head_dim], k and v [context_len, kv_heads, head_dim]."""
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
     out = torch.empty_like(q)
-    group = q.shape[1] // k.shape[1]
     for row in range(len(q)):
-        position = len(k) - len(q) + row
-        first = 0 if sliding_window is None else max(0, position - sliding_window + 1)
-        for head in range(q.shape[1]):
-            keys, values = k[first : position + 1, head // group], v[first : position + 1, head // group]
-            out[row, head] = torch.softmax(keys @ q[row, head] * scale, 0) @ values
+        end = len(k) - len(q) + row + 1
+        start = 0 if sliding_window is None else max(0, end - sliding_window)
+        scores = torch.einsum("hd,khd->hk", q[row], k[start:end]) * scale
+        out[row] = torch.einsum("hk,khd->hd", torch.softmax(scores, -1), v[start:end])
     return out
 
 
@@ -76,6 +75,12 @@ def test_decode_is_one_group_and_reads_only_the_window() -> None:
     (group,) = attention_plan(tables, [1, 1], [100, 30], 16, sliding_window=24)
     assert (group.num_seqs, group.query_rows, group.mask) == (2, None, None)
     assert group.key_slots.view(2, 24)[0].tolist() == list(range(76, 100))
+
+
+def test_long_contexts_do_not_pad_short_ones() -> None:
+    tables = torch.zeros(4, 500, dtype=torch.int32)
+    groups = attention_plan(tables, [1, 1, 1, 1], [8000, 5, 200, 6000], 16)
+    assert sorted(group.key_slots.numel() for group in groups) == [2 * 200, 2 * 8000]
 
 
 def test_whole_prefill_needs_no_mask() -> None:
