@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import signal
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,8 @@ class GpuScheduler:
         self._sink = sink
         self._total_blocks = total_blocks
         self._stopping = False
+        self._wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake_write)
         signal.signal(signal.SIGTERM, self._stop)
 
     def _stop(self, _number: int, _frame: Any) -> None:
@@ -122,7 +125,7 @@ class GpuScheduler:
         self._context.ready()
         while not self._stopping:
             if not self._engine.has_work:
-                inbox.poll(IDLE_POLL_S)
+                select.select([inbox.fileno(), self._wake_read], [], [], IDLE_POLL_S)
             for message in inbox.drain():
                 self._handle(message)
             if self._engine.has_work:

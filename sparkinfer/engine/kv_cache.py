@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,6 +22,13 @@ def bytes_per_block(hparams: HParams, block_size: int, dtype: torch.dtype) -> in
     return num_layers * 2 * block_size * hparams.num_kv_heads * hparams.head_dim * dtype.itemsize
 
 
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros; on the CPU from pages that take no memory until they are written, which torch.zeros would do at once."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(shape)
+
+
 class KVCache:
     """One pool per attention layer, allocated once; None stands for the layers that keep none.
 
@@ -33,10 +43,7 @@ class KVCache:
         shape = (num_blocks * block_size, hparams.num_kv_heads, hparams.head_dim)
 
         def pools() -> list[Tensor | None]:
-            return [
-                torch.zeros(shape, dtype=dtype, device=device) if is_attention(layer_type) else None
-                for layer_type in hparams.layer_types
-            ]
+            return [_zeros(shape, dtype, device) if is_attention(layer_type) else None for layer_type in hparams.layer_types]
 
         self.k = pools()
         self.v = pools()
