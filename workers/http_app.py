@@ -49,14 +49,16 @@ class HttpApp:
 
     async def __rsgi__(self, scope: Scope, connection: Connection) -> None:
         route = self._route(scope.path)
+        exchange = Exchange(scope, connection, self._max_body_bytes)
         try:
-            response = await self._handle(route, Exchange(scope, connection, self._max_body_bytes))
+            response = await self._handle(route, exchange)
         except RequestError as error:
             response = error_response(error, self._allow_header(route) if error.status == 405 else None)
         except Exception:  # the one boundary of the HTTP side: a bug must cost its own request, not all others
             log.exception("%s %s failed", scope.method, route)
             response = error_response(RequestError(500, "Internal error"))
-        self._metrics.responses.labels(route, "200" if response is None else str(response.status)).inc()
+        status = exchange.sent_status if response is None else response.status
+        self._metrics.responses.labels(route, str(status)).inc()
         if response is not None:
             connection.response_bytes(response.status, response.headers, response.body)
 
@@ -124,6 +126,7 @@ class HttpApp:
         gauges = self._service.engine_gauges()
         names = ("active_requests", "waiting_requests", "free_kv_blocks")
         document = {name: gauges.get(name, 0) for name in names}
+        document["max_queue_depth"] = self._service.max_queue_depth
         return json_response({**document, "accepting_requests": self._is_ready()})
 
     async def _render_metrics(self, _exchange: Exchange) -> Response:

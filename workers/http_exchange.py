@@ -65,6 +65,7 @@ class Exchange:
     def __init__(self, scope: Scope, connection: Connection, max_body_bytes: int) -> None:
         self.scope = scope
         self.connection = connection
+        self.sent_status = 200  # of a response that the route sent itself
         self._max_body_bytes = max_body_bytes
 
     def header(self, name: str) -> str:

@@ -33,6 +33,9 @@ Parse = Callable[[Object, ModelInfo, NewRequestId], Generation]
 MakeReply = Callable[[str, int, ModelInfo, Generation], Reply]
 
 
+CLIENT_GONE = 499  # nginx's number for a client that left first; only ever seen in metrics
+
+
 class RequestIds:
     """Ids that no other http worker and no other generation of this one gives out.
 
@@ -152,9 +155,12 @@ class Generations:
                 self._streams.add(body)
                 body.attach(exchange.connection.response_stream(200, sse.HEADERS))
             await answer.finished
+            if answer.is_cancelled:
+                exchange.sent_status = CLIENT_GONE
+                return None
             if isinstance(body, WholeBody) and answer.error is not None:
                 raise answer.error
-            return Response(200, body.document) if isinstance(body, WholeBody) and not answer.is_cancelled else None
+            return Response(200, body.document) if isinstance(body, WholeBody) else None
         finally:
             watcher.cancel()
             self._abandon(answer)

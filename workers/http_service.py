@@ -34,6 +34,10 @@ class Service(Protocol):
     def is_ready(self) -> bool:
         """The engine and at least one text worker are up."""
 
+    @property
+    def max_queue_depth(self) -> int:
+        """Requests that may run and wait at once; 0: unlimited."""
+
     def engine_gauges(self) -> dict[str, int]:
         """active_requests, waiting_requests, free_kv_blocks and so on, as the engine last wrote them."""
 
@@ -46,6 +50,7 @@ class LiveService:
         self._board = context.board
         self._gpu = context.board.slot(context.spec.workers.index(GPU))
         self.model_info: ModelInfo | None = None
+        self.max_queue_depth = context.config.scheduler.max_queue_depth
 
     @property
     def is_ready(self) -> bool:

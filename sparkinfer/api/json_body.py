@@ -16,14 +16,15 @@ from sparkinfer.errors import RequestError
 MAX_DEPTH = 128  # nested arrays and objects; a JSON schema of a real tool stays under 30
 MAX_CONTAINERS = 200_000  # arrays and objects in one body: bounds the time and memory of parsing it
 
-_STRUCTURE = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+# The next bracket, or the end, behind any number of strings and other text. It never fails and never goes back, so
+# that a hostile body costs no more than its length.
+_NEXT_BRACKET = re.compile(r"""(?:[^"\[\]{}]++|"[^"\\]*+(?:\\.[^"\\]*+)*+"?)*+([\[\]{}]|\Z)""", re.DOTALL)
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
     """The JSON object in `body`; RequestError(400) says what is wrong with any other input."""
-    _check_structure(body)
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -36,10 +37,11 @@ def parse_object(body: bytes) -> dict[str, Any]:
 
 def parse_json(text: str, what: str, *, param: str | None = None) -> Any:
     """Decode `text` under the rules above; `what` starts the error message, `param` is its path."""
+    problem = _structural_problem(text)
+    if problem is not None:
+        raise RequestError(400, f"{what} {problem}", param=param)
     try:
         value = json.loads(text, object_pairs_hook=_object, parse_constant=_refuse_constant, parse_float=_finite_float)
-    except RecursionError as error:
-        raise RequestError(400, f"{what} is nested too deeply", param=param) from error
     except ValueError as error:
         raise RequestError(400, f"{what} is not valid JSON: {error}", param=param) from error
     if _SURROGATE_ESCAPE.search(text) and _SURROGATE.search(json.dumps(value, ensure_ascii=False)):
@@ -47,22 +49,23 @@ def parse_json(text: str, what: str, *, param: str | None = None) -> Any:
     return value
 
 
-def _check_structure(body: bytes) -> None:
-    """Bound depth and number of containers before anything recursive sees the body."""
-    if body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
-        return
+def _structural_problem(text: str) -> str | None:
+    """Why `text` is too deep or too full of containers for a recursive parser, None if it is not. Linear time."""
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
+        return None
     depth = containers = 0
-    for match in _STRUCTURE.finditer(body):
-        first = body[match.start()]
-        if first in b"[{":
+    for match in _NEXT_BRACKET.finditer(text):
+        bracket = match[1]
+        if bracket in ("[", "{"):
             depth += 1
             containers += 1
             if depth > MAX_DEPTH:
-                raise RequestError(400, f"The request body is nested too deeply (at most {MAX_DEPTH} levels)")
+                return f"is nested too deeply (at most {MAX_DEPTH} levels)"
             if containers > MAX_CONTAINERS:
-                raise RequestError(400, f"The request body has more than {MAX_CONTAINERS} arrays and objects")
-        elif first in b"]}":
+                return f"has more than {MAX_CONTAINERS} arrays and objects"
+        elif bracket:
             depth -= 1
+    return None
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from sparkinfer.api.sampling import INT32_MAX
 from sparkinfer.api.schema import Object, fail, read_bool, read_choice, read_int, read_object, reject_unknown
 
@@ -71,4 +73,8 @@ def _read_template_kwargs(body: Object) -> dict[str, Any]:
             kwargs.pop(key, None)
         else:
             read_bool(kwargs, key, True, "chat_template_kwargs")
+    try:
+        msgspec.msgpack.encode(kwargs)
+    except OverflowError:
+        fail("chat_template_kwargs", "integers must fit 64 bits")
     return kwargs

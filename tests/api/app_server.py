@@ -100,6 +100,7 @@ class FixedService:
     def __init__(self) -> None:
         self.model_info: ModelInfo | None = INFO
         self.is_ready = True
+        self.max_queue_depth = 0
 
     def engine_gauges(self) -> dict[str, int]:
         return {"active_requests": 3, "waiting_requests": 1, "free_kv_blocks": 40}

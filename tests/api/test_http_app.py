@@ -33,7 +33,7 @@ def test_small_documents(http: httpx.Client) -> None:
     assert http.get("/ready").json() == {"status": "ready"}
     assert http.get("/v1/info").json()["max_context"] == 512
     capacity = http.get("/v1/capacity").json()
-    assert capacity["accepting_requests"] is True
+    assert (capacity["accepting_requests"], capacity["max_queue_depth"]) == (True, 0)
     assert (capacity["active_requests"], capacity["waiting_requests"], capacity["free_kv_blocks"]) == (3, 1, 40)
     (model,) = http.get("/v1/models").json()["data"]
     assert (model["id"], model["object"], model["context_length"], model["is_ready"]) == ("tiny", "model", 512, True)
