@@ -10,8 +10,10 @@ into the template when it is compiled: every loop runs over a counting iterator,
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Any, NoReturn
@@ -26,6 +28,10 @@ from jinja2.visitor import NodeTransformer
 
 MAX_STEPS = 2_000_000  # about one second; a conversation of 1,000 turns takes a few thousand
 MAX_CHARACTERS = 64 * 1024 * 1024  # of one string or of the whole prompt
+
+_HUGE_WIDTH = re.compile(r"[%{][^%{}]*\d{6}")  # of a format specification
+_TAKES_WIDTH = frozenset({"center", "expandtabs", "indent", "ljust", "rjust", "zfill"})
+_TAKES_FORMAT = frozenset({"format", "format_map"})
 
 _steps_left: ContextVar[int] = ContextVar("steps_left")
 
@@ -71,9 +77,12 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         super().__init__(
             trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, "jinja2.ext.loopcontrols"]
         )
+        for name in ("center", "format", "indent", "replace"):
+            self.filters[name] = _growth_limited(name, self.filters[name])
         self.filters["tojson"] = _tojson
         self.filters["_counted"] = _counted
         self.filters["_bounded"] = _bounded
+        del self.globals["lipsum"]
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = _strftime_now
 
@@ -92,8 +101,8 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         _take_step()
-        if any(isinstance(arg, int) and abs(arg) > MAX_CHARACTERS for arg in args):
-            raise TemplateLimitError("The chat template calls a function with a number that is too large.")
+        if isinstance(getattr(obj, "__self__", None), str):
+            _check_growth(obj.__name__, obj.__self__, [*args, *kwargs.values()])
         return _bounded(super().call(context, obj, *args, **kwargs))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
@@ -101,6 +110,8 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             raise TemplateLimitError("The chat template repeats a value too many times.")
         if operator == "**" and not _is_small_power(left, right):
             raise TemplateLimitError("The chat template computes a power that is too large.")
+        if operator == "%" and isinstance(left, str):
+            _check_growth("format", left, ())
         return _bounded(super().call_binop(context, operator, left, right))
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> NoReturn:
@@ -124,6 +135,33 @@ def _bounded(value: Any) -> Any:
     if isinstance(value, (str, list, tuple)) and len(value) > MAX_CHARACTERS:
         raise TemplateLimitError(f"The chat template builds a value longer than {MAX_CHARACTERS}.")
     return value
+
+
+def _check_growth(name: str, text: Any, args: Sequence[Any]) -> None:
+    """Refuse a string method or filter of that name whose result would be longer than MAX_CHARACTERS."""
+    if name in _TAKES_WIDTH:
+        too_large = any(isinstance(arg, int) and abs(arg) > MAX_CHARACTERS for arg in args)
+    elif name in _TAKES_FORMAT:
+        too_large = isinstance(text, str) and _HUGE_WIDTH.search(text) is not None
+    elif name == "replace" and isinstance(text, str) and len(args) >= 2:
+        old, new = str(args[0]), str(args[1])
+        too_large = len(text) + text.count(old) * len(new) > MAX_CHARACTERS
+    else:
+        return
+    if too_large:
+        raise TemplateLimitError(f"The chat template uses {name} with an argument that is too large.")
+
+
+def _growth_limited(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The filter with the check before it; attributes that tell Jinja how to call it are kept."""
+
+    @functools.wraps(function)
+    def limited(*args: Any, **kwargs: Any) -> Any:
+        first = 1 if hasattr(function, "jinja_pass_arg") else 0
+        _check_growth(name, args[first], [*args[first + 1:], *kwargs.values()])
+        return _bounded(function(*args, **kwargs))
+
+    return limited
 
 
 def _limited(chunks: Iterable[str]) -> Iterator[str]:
@@ -154,6 +192,7 @@ def _tojson(
     sort_keys: bool = False,
 ) -> str:
     """JSON as `json.dumps` writes it, keys in the client's order; Jinja's own filter would escape HTML."""
+    _check_growth("indent", "", (indent,))
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
