@@ -35,8 +35,8 @@ class EngineStats:
     num_output_tokens: int = 0           # told to the sink
     num_finished: int = 0                # sequences
     num_failed_steps: int = 0
-    last_wait_s: float = 0.0             # how long the last step kept its collector waiting
-    last_step_tokens: int = 0
+    last_step_s: float = 0.0             # of the last step collected: from its launch, or the end of the one before
+    last_step_tokens: int = 0            # of the last step launched
     last_step_seqs: int = 0
 
 
@@ -63,7 +63,8 @@ class Engine:
         self._stop_token_ids = stop_token_ids
         self._max_in_flight = 1 if overlap else 0
         self._clock = clock
-        self._in_flight: deque[tuple[SchedulerOutput, StepHandle]] = deque()
+        self._in_flight: deque[tuple[SchedulerOutput, StepHandle, float]] = deque()  # and when it was launched
+        self._collected_at = 0.0
 
     @property
     def has_work(self) -> bool:
@@ -124,7 +125,7 @@ class Engine:
         output = self.scheduler.schedule()
         if not output.scheduled:
             return False
-        self._in_flight.append((output, self._model_runner.launch(output)))
+        self._in_flight.append((output, self._model_runner.launch(output), self._clock()))
         self.stats.num_steps += 1
         self.stats.num_computed_tokens += output.num_tokens
         self.stats.last_step_tokens = output.num_tokens
@@ -139,8 +140,8 @@ class Engine:
             self._sink.publish(events)
 
     def _collect(self) -> None:
-        output, handle = self._in_flight.popleft()
-        started_at = self._clock()
+        output, handle, launched_at = self._in_flight.popleft()
+        started_at = max(launched_at, self._collected_at)
         try:
             result = handle.wait()
         except DeviceMemoryError as error:
@@ -148,4 +149,5 @@ class Engine:
             self.scheduler.fail(output, self._clock(), 503, "out_of_memory", str(error))
         else:
             self.scheduler.update(output, result, self._clock())
-        self.stats.last_wait_s = self._clock() - started_at
+        self._collected_at = self._clock()
+        self.stats.last_step_s = self._collected_at - started_at

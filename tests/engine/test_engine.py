@@ -216,6 +216,32 @@ def test_times_run_from_submission():
     assert (end.ttft_ms, end.generation_ms) == (1000.0, 2000.0)
 
 
+def test_a_step_lasts_from_the_end_of_the_one_before():
+    clock = Clock()
+
+    class Runner(ScriptedModelRunner):
+        def launch(self, output: SchedulerOutput):
+            handle = super().launch(output)
+            return TickingHandle(clock, handle.result)
+
+    class TickingHandle:
+        def __init__(self, clock: Clock, result: StepResult) -> None:
+            self.clock = clock
+            self.result = result
+
+        def wait(self) -> StepResult:
+            self.clock.now += 0.25
+            return self.result
+
+    engine, _ = make_engine(Runner(echo_script(3, EOS), 64, 4), clock=clock)
+    engine.submit(RequestId(1), 0, [5, 6, 7], SamplingParams(max_tokens=3))
+    engine.step()
+    engine.step()
+    assert (engine.stats.num_steps, engine.stats.last_step_s) == (2, 0.25)
+    engine.step()
+    assert engine.stats.last_step_s == 0.25
+
+
 def test_logprobs_reach_the_sink_beside_their_tokens():
     engine, sink = make_engine()
     engine.submit(RequestId(1), 0, [5, 6], SamplingParams(max_tokens=9, logprobs=2))
