@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 from pathlib import Path
 
@@ -18,9 +19,9 @@ from sparkinfer.model.registry import Model, load_model
 CPU = torch.device("cpu")
 
 
-def load(path: Path) -> Model:
+def load(path: Path, device: torch.device = CPU) -> Model:
     gguf = GGUFFile.open(path)
-    return load_model(gguf, HParams.from_gguf(gguf), CPU, lambda done, total: None)
+    return load_model(gguf, HParams.from_gguf(gguf), device, lambda done, total: None)
 
 
 class Driver:
@@ -33,14 +34,16 @@ class Driver:
         block_size: int = 16,
         seed: int = 0,
         kv_dtype: torch.dtype = torch.float32,
+        device: torch.device = CPU,
     ) -> None:
         self.model = model
+        self.device = device
         self.block_size = block_size
-        self.kv_cache = KVCache(model.hparams, num_blocks, block_size, kv_dtype, CPU)
+        self.kv_cache = KVCache(model.hparams, num_blocks, block_size, kv_dtype, device)
         for pool in (*self.kv_cache.k, *self.kv_cache.v):
             if pool is not None:
                 pool.fill_(float("nan"))  # a row that is read before it is written shows
-        self.state_pool = StatePool(model.hparams, 16, CPU)
+        self.state_pool = StatePool(model.hparams, 16, device)
         for state in (*self.state_pool.conv, *self.state_pool.state):
             if state is not None:
                 state.fill_(float("nan"))
@@ -60,7 +63,8 @@ class Driver:
 
     def prefill(self, key: object, tokens: list[int]) -> torch.Tensor:
         """Run one sequence's tokens; returns the logits of the last, [1, vocab_size]."""
-        batch = dataclasses.replace(self.batch({key: tokens}), logits_indices=torch.tensor([len(tokens) - 1]))
+        last_row = torch.tensor([len(tokens) - 1], device=self.device)
+        batch = dataclasses.replace(self.batch({key: tokens}), logits_indices=last_row)
         with torch.inference_mode():
             return self.model.forward(batch, self.kv_cache, self.state_pool)
 
@@ -80,24 +84,29 @@ class Driver:
             slot_mapping += [table[p // size] * size + p % size for p in range(start, end)]
         width = max(len(self.tables[key]) for key in work)
         context_lens = [self.lengths[key] for key in work]
+        tables = [self.tables[key] + [0] * (width - len(self.tables[key])) for key in work]
+
+        def tensor(values: list, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+            return torch.tensor(values, dtype=dtype, device=self.device)
+
         return ForwardBatch(
-            input_ids=torch.tensor([token for tokens in work.values() for token in tokens]),
-            positions=torch.tensor(positions),
-            cu_seqlens_q=torch.tensor([0, *query_lens], dtype=torch.int32).cumsum(0, dtype=torch.int32),
-            context_lens=torch.tensor(context_lens, dtype=torch.int32),
-            slot_mapping=torch.tensor(slot_mapping),
-            block_tables=torch.tensor(
-                [self.tables[key] + [0] * (width - len(self.tables[key])) for key in work], dtype=torch.int32
-            ),
-            state_slots=torch.tensor([self.slots[key] for key in work]),
-            logits_indices=torch.arange(len(positions)),
+            input_ids=tensor([token for tokens in work.values() for token in tokens]),
+            positions=tensor(positions),
+            cu_seqlens_q=tensor([0, *itertools.accumulate(query_lens)], torch.int32),
+            context_lens=tensor(context_lens, torch.int32),
+            slot_mapping=tensor(slot_mapping),
+            block_tables=tensor(tables, torch.int32),
+            state_slots=tensor([self.slots[key] for key in work]),
+            logits_indices=tensor(list(range(len(positions)))),
             query_lens=query_lens,
             context_lens_cpu=context_lens,
         )
 
 
-def run_chunks(model: Model, tokens: list[int], chunk: int, seed: int = 0) -> torch.Tensor:
+def run_chunks(
+    model: Model, tokens: list[int], chunk: int, seed: int = 0, device: torch.device = CPU
+) -> torch.Tensor:
     """Logits [len(tokens), vocab_size] of one sequence run `chunk` tokens a step."""
-    driver = Driver(model, seed=seed)
+    driver = Driver(model, seed=seed, device=device)
     steps = [driver.step({"only": tokens[i : i + chunk]})["only"] for i in range(0, len(tokens), chunk)]
     return torch.cat(steps)
