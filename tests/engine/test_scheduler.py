@@ -274,6 +274,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.emitted: dict[Sequence, list[int]] = {}
         self.ended: dict[Sequence, int] = {}
         self.aborted: set[int] = set()
+        self.failed: set[int] = set()
         self.num_requests = 0
 
     @rule(
@@ -299,6 +300,15 @@ class SchedulerMachine(RuleBasedStateMachine):
     def update(self):
         output, result = self.in_flight.popleft()
         self.scheduler.update(output, result, 1.0)
+        self.hear()
+
+    @precondition(lambda self: self.in_flight)
+    @rule()
+    def fail(self):
+        """A step that did not run on the device is one whose results nobody may use."""
+        output, _ = self.in_flight.popleft()
+        self.failed.update(id(row.sequence) for row in output.scheduled if row.sequence not in self.ended)
+        self.scheduler.fail(output, 1.0, 503, "out_of_memory", "No room.")
         self.hear()
 
     @precondition(lambda self: self.num_requests)
@@ -339,8 +349,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert sequence.finish_reason == FinishReason.ERROR
             return
         solo = solo_output(sequence.prompt_token_ids, min(sequence.sampling.max_tokens, limit), self.vocab_size)
-        if id(sequence) in self.aborted:
-            assert sequence.finish_reason == FinishReason.ABORT
+        if id(sequence) in self.aborted | self.failed:
+            assert sequence.finish_reason == (
+                FinishReason.ABORT if id(sequence) in self.aborted else FinishReason.ERROR
+            )
             assert emitted == solo[: len(emitted)]
         else:
             assert emitted == solo
