@@ -64,8 +64,8 @@ def test_files_know_few_others(path: Path) -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in PACKAGES
     }
-    limit = 2 * MAX_OWN_IMPORTS if path.is_relative_to(ROOT / "workers") or path.name == "supervisor.py" else MAX_OWN_IMPORTS
-    assert len(own) <= limit, sorted(own)  # a process wires many small parts together
+    is_process = path.is_relative_to(ROOT / "workers") or path.name == "supervisor.py"  # these wire many small parts
+    assert len(own) <= (2 if is_process else 1) * MAX_OWN_IMPORTS, sorted(own)
 
 
 @pytest.mark.parametrize("path", [p for p in FILES if p.is_relative_to(ROOT / "kernels")], ids=name_of)

@@ -74,7 +74,7 @@ class Child:
 
     def plan_respawn(self) -> float:
         """Set and return the jittered delay in seconds before the next generation."""
-        delay = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2 ** (self.failures - 1)) * random.uniform(0.5, 1.5)
+        delay: float = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2 ** (self.failures - 1)) * random.uniform(0.5, 1.5)
         self.respawn_at = time.monotonic() + delay
         return delay
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -114,10 +115,19 @@ class HttpFrontend:
         status = self._context.status
         status.set_gauge(HttpGauge.OPEN_REQUESTS, len(self._generations.open_answers))
         status.set_gauge(HttpGauge.OPEN_STREAMS, self._generations.num_streams)
+        status.set_gauge(HttpGauge.REQUESTS, self._generations.num_requests)
+        status.set_gauge(HttpGauge.REJECTED_REQUESTS, self._generations.num_rejected)
         self._loop.call_later(HOUSEKEEPING_S, self._housekeeping)
 
 
+def _allow_many_connections() -> None:
+    """A connection is a descriptor, and many systems start processes with a limit of 1024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 async def _serve(context: WorkerContext) -> None:
+    _allow_many_connections()
     await HttpFrontend(context).serve()
 
 

@@ -57,6 +57,8 @@ class Generations:
     ) -> None:
         self.is_draining = False
         self.open_answers: set[Answer] = set()
+        self.num_requests = 0  # since the start of this worker
+        self.num_rejected = 0  # of those, refused because the service could not take them
         self._service = service
         self._pool = pool
         self._metrics = metrics
@@ -120,6 +122,7 @@ class Generations:
 
     async def _generate(self, exchange: Exchange, parse: Parse, make_reply: MakeReply) -> Response | None:
         received_at = time.monotonic()
+        self.num_requests += 1
         self._metrics.requests.inc()
         answer: Answer | None = None
         error: RequestError | None = None
@@ -185,11 +188,11 @@ class Generations:
     def _count_end(self, answer: Answer | None, error: RequestError | None, seconds: float) -> None:
         if answer is None:
             outcome = "server_error" if error is None else outcome_of(error, is_accepted=False)
-            self._metrics.count_end(outcome, None, seconds)
         else:
             is_accepted = answer.started.done() and answer.usage.prompt_tokens > 0
             outcome = "cancelled" if answer.is_cancelled else outcome_of(answer.error or error, is_accepted=is_accepted)
-            self._metrics.count_end(outcome, answer.usage, seconds)
+        self.num_rejected += outcome == "overloaded"
+        self._metrics.count_end(outcome, None if answer is None else answer.usage, seconds)
 
 
 def _chat_reply(reply_id: str, created: int, info: ModelInfo, generation: Generation) -> Reply:

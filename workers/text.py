@@ -6,6 +6,7 @@ Owns the state of every request it was given, from Submit to the last event; nev
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 from collections.abc import Sequence
@@ -16,13 +17,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ipc.codec import ENCODER, TEXT_INBOX
+from ipc.codec import TEXT_INBOX
 from ipc.messages import (
     Abort,
     Count,
-    Delta,
-    Failed,
-    Finished,
     Generate,
     PeerDown,
     PeerUp,
@@ -30,9 +28,7 @@ from ipc.messages import (
     SequenceQueued,
     Started,
     Submit,
-    TextEvent,
     Tokenized,
-    TokenLogprob,
 )
 from ipc.status_board import BootPhase, TextGauge
 from ipc.token_frame import EVENTS, unpack, unpack_events
@@ -40,25 +36,17 @@ from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.errors import RequestError
 from sparkinfer.request import FinishReason, Request, RequestId
 from sparkinfer.sampling_params import SamplingParams
-from sparkinfer.text.choice_stream import ChoiceStream, TextDelta, TokenEntry
+from sparkinfer.text.choice_stream import TokenEntry
 from sparkinfer.text.prompt_encoder import EncodedPrompt, PromptEncoder
 from workers import process
 from workers.process import WorkerContext
+from workers.text_outlets import HttpOutlets, failed
+from workers.text_request import OpenRequest
 
 log = logging.getLogger("text")
 
 GPU = "gpu-0"
-
-
-class OpenRequest:
-    """A request between Submit and its last event."""
-
-    def __init__(self, request: Request, reply_to: int) -> None:
-        self.request = request
-        self.reply_to = reply_to
-        self.encoded: EncodedPrompt | None = None
-        self.choices: list[ChoiceStream] = []
-        self.num_open = request.n
+FLUSH_S = 0.05
 
 
 class TextWorker:
@@ -68,7 +56,7 @@ class TextWorker:
         self._context = context
         self._encoder = encoder
         self._requests: dict[RequestId, OpenRequest] = {}
-        self._events: dict[int, list[TextEvent]] = {}  # http index -> events of this turn
+        self._outlets = HttpOutlets(context.writers)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="encode")
         self._loop = asyncio.get_running_loop()
         self._encoding: set[asyncio.Future[None]] = set()
@@ -120,8 +108,7 @@ class TextWorker:
         open_request = self._requests.get(request.request_id)
         if open_request is None:
             return
-        open_request.encoded = encoded
-        open_request.choices = [ChoiceStream(self._encoder.tokenizer, encoded.stream) for _ in range(request.n)]
+        open_request.start(encoded, self._encoder.tokenizer)
         message = Generate(
             request_id=request.request_id,
             reply_to=self._context.spec.index,
@@ -147,9 +134,9 @@ class TextWorker:
     async def _encode_and_count(self, message: Count) -> None:
         try:
             ids = await self._loop.run_in_executor(self._executor, self._encoder.encode_prompt, message.prompt)
-            self._emit(message.reply_to, Tokenized(message.request_id, ids))
+            self._outlets.emit(message.reply_to, Tokenized(message.request_id, ids))
         except RequestError as error:
-            self._emit(message.reply_to, _failed(message.request_id, error))
+            self._outlets.emit(message.reply_to, failed(message.request_id, error))
         self.publish()
 
     def _abort(self, request_id: RequestId, choice: int = -1) -> None:
@@ -176,13 +163,8 @@ class TextWorker:
             for request_id, open_request in list(self._requests.items()):
                 if open_request.encoded is not None:
                     self._fail(request_id, error)
-        elif message.name in self._context.writers:
-            http_index = int(message.name.partition("-")[2])
-            self._events.pop(http_index, None)
-            self._context.writers[message.name].reset()
-            for request_id, open_request in list(self._requests.items()):
-                if open_request.reply_to == http_index:
-                    self._abort(request_id)
+        elif message.name.startswith("http-"):
+            self._drop_requests_of(int(message.name.partition("-")[2]))
 
     # Token records
 
@@ -214,7 +196,7 @@ class TextWorker:
             stream = open_request.choices[choice]
             delta = stream.take()
             if delta is not None:
-                self._emit_delta(open_request, request_id, choice, delta)
+                self._outlets.emit(open_request.reply_to, open_request.delta(choice, delta))
             if stream.stop_string is not None:
                 self._abort(request_id, choice)  # its SequenceFinished brings the timings
 
@@ -224,7 +206,7 @@ class TextWorker:
             return
         if isinstance(event, SequenceQueued):
             encoded = open_request.encoded
-            self._emit(open_request.reply_to, Started(event.request_id, len(encoded.token_ids), encoded.echo))
+            self._outlets.emit(open_request.reply_to, Started(event.request_id, len(encoded.token_ids), encoded.echo))
         elif event.finish_reason == FinishReason.ERROR:
             error = RequestError(event.status or 500, event.message or "the engine failed", code=event.code)
             self._fail(event.request_id, error)
@@ -232,94 +214,36 @@ class TextWorker:
             self._finish(open_request, event)
 
     def _finish(self, open_request: OpenRequest, event: SequenceFinished) -> None:
-        stream = open_request.choices[event.choice]
-        delta = stream.finish()
-        if delta is not None:
-            self._emit_delta(open_request, event.request_id, event.choice, delta)
-        reason = event.finish_reason if stream.stop_string is None else FinishReason.STOP
-        self._emit(
-            open_request.reply_to,
-            Finished(
-                event.request_id,
-                event.choice,
-                reason,
-                stream.num_tokens,
-                stream.num_reasoning_tokens,
-                event.num_cached_tokens,
-                event.ttft_ms,
-                event.generation_ms,
-                stream.stop_string,
-            ),
-        )
-        open_request.num_open -= 1
+        for last in open_request.finish(event):
+            self._outlets.emit(open_request.reply_to, last)
         if open_request.num_open == 0:
             self._requests.pop(event.request_id, None)
 
     # Events
-
-    def _emit_delta(self, open_request: OpenRequest, request_id: RequestId, choice: int, delta: TextDelta) -> None:
-        logprobs = self._token_logprobs(delta) if open_request.request.sampling.logprobs is not None else None
-        event = Delta(request_id, choice, delta.content, delta.reasoning, delta.num_tokens, logprobs)
-        self._events.setdefault(open_request.reply_to, []).append(event)
-
-    def _token_logprobs(self, delta: TextDelta) -> list[TokenLogprob]:
-        token_bytes = self._encoder.tokenizer.token_bytes
-        return [
-            TokenLogprob(
-                entry.token_id,
-                token_bytes(entry.token_id),
-                entry.logprob,
-                [(token_id, token_bytes(token_id), logprob) for token_id, logprob in entry.top],
-            )
-            for entry in delta.entries
-        ]
 
     def _fail(self, request_id: RequestId, error: RequestError) -> None:
         """End a whole request with an error and stop whatever still runs of it."""
         open_request = self._requests.get(request_id)
         if open_request is not None:
             self._abort(request_id)
-            self._emit(open_request.reply_to, _failed(request_id, error))
-
-    def _emit(self, http_index: int, event: TextEvent) -> None:
-        self._events.setdefault(http_index, []).append(event)
+            self._outlets.emit(open_request.reply_to, failed(request_id, error))
 
     def publish(self) -> None:
-        """One frame and one wake-up for each http worker that has events."""
-        for http_index, events in self._events.items():
-            writer = self._context.writers[f"http-{http_index}"]
-            try:
-                writer.push(ENCODER.encode(events))
-            except ValueError:  # larger than the whole ring: only an answer to a huge prompt can be
-                error = RequestError(413, "the answer is too large to be delivered", code="answer_too_large")
-                writer.push(ENCODER.encode([_failed(event.request_id, error) for event in events]))
-            writer.ring()
-            if writer.overflowed:
-                self._give_up(http_index)
-        self._events.clear()
-        status = self._context.status
-        status.set_gauge(TextGauge.ACTIVE_REQUESTS, len(self._requests))
+        """Send what this turn produced; requests of an http worker that does not read are dropped."""
+        for http_index in self._outlets.publish():
+            log.error("http-%d does not read its ring: dropping its requests", http_index)
+            self._drop_requests_of(http_index)
+        self._context.status.set_gauge(TextGauge.ACTIVE_REQUESTS, len(self._requests))
 
-    def _give_up(self, http_index: int) -> None:
-        """The http worker does not read: drop its requests (its own supervision will end it)."""
-        log.error("http-%d does not read its ring: dropping its requests", http_index)
+    def _drop_requests_of(self, http_index: int) -> None:
+        self._outlets.reset(http_index)
         for request_id, open_request in list(self._requests.items()):
             if open_request.reply_to == http_index:
                 self._abort(request_id)
-        self._context.writers[f"http-{http_index}"].reset()
-
-    def flush(self) -> None:
-        """Retry frames that did not fit their ring; called on a timer."""
-        for writer in self._context.writers.values():
-            writer.ring()
 
 
 def _engine_unavailable() -> RequestError:
     return RequestError(503, "the engine is not ready; try again", code="engine_unavailable")
-
-
-def _failed(request_id: RequestId, error: RequestError) -> Failed:
-    return Failed(request_id, error.status, error.message, error.param, error.code)
 
 
 async def _serve(context: WorkerContext) -> None:
@@ -333,14 +257,9 @@ async def _serve(context: WorkerContext) -> None:
     context.attach_to_loop(loop, worker.on_messages, worker.on_frames)
     context.ready()
     while not stop.is_set():
-        worker.flush()
-        try:
+        worker.publish()  # retries frames that did not fit their ring
+        with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), FLUSH_S)
-        except TimeoutError:
-            continue
-
-
-FLUSH_S = 0.05
 
 
 if __name__ == "__main__":

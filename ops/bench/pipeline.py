@@ -98,8 +98,8 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], help="configuration override, section.key=value")
     arguments = parser.parse_args()
     model = resolve(DEFAULT_MODEL, cache_dir(ModelConfig()))
-    overrides = ("engine.runner=scripted", f"scheduler.max_num_seqs={max(arguments.streams)}", "model.max_model_len=8192",
-                 "model.max_output_tokens=8000", "log.level=warning", *arguments.set)
+    overrides = ("engine.runner=scripted", f"scheduler.max_num_seqs={max(arguments.streams)}", "log.level=warning",
+                 "model.max_model_len=8192", "model.max_output_tokens=8000", *arguments.set)
     with Server(model, *overrides) as server:
         drain_streams(server.port, 8, 50)  # warm
         print("streams   tokens/s  gpu us/step |  us/token: gpu   text   http  client | events/token  first byte ms")

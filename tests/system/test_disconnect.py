@@ -15,8 +15,8 @@ from tests.system.harness import Server
 def post(server: Server, body: dict[str, object]) -> socket.socket:
     payload = json.dumps(body).encode()
     connection = socket.create_connection(("127.0.0.1", server.port), timeout=30)
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(payload)}"
-    connection.sendall(head.encode() + b"\r\n\r\n" + payload)
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(payload)}\r\n\r\n"
+    connection.sendall(head.encode() + payload)
     return connection
 
 

@@ -39,7 +39,8 @@ async def soak(url: str, until: float, seed: int) -> list[Outcome]:
         async with httpx.AsyncClient(timeout=60) as client:
             while time.monotonic() < until:
                 leave_after = chance.randrange(1, 40) if chance.random() < 0.5 else None
-                outcome = await stream_completion(client, url, f"lane {number} goes on", chance.randrange(1, 120), leave_after)
+                length = chance.randrange(1, 120)
+                outcome = await stream_completion(client, url, f"lane {number} goes on", length, leave_after)
                 outcomes.append(outcome)
                 if leave_after is None:
                     assert outcome.num_ends == 1, outcome
