@@ -7,6 +7,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,28 @@ from ipc.segment import Segment
 ROOT = Path(__file__).resolve().parents[2]
 
 Spawn = Callable[..., "subprocess.Popen[bytes]"]
+
+
+def before_each_instruction(module: ModuleType, action: Callable[[], Any], visit: Callable[[], Any]) -> None:
+    """Run `action`, and `visit` before each bytecode instruction of `module` that it executes: where a process may
+    die, or lose the processor to another one.
+    """
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        if frame.f_code.co_filename != module.__file__:
+            return None
+        if event == "call":
+            frame.f_trace_opcodes = True
+            sys.settrace(trace)  # Python 3.12 takes notice of f_trace_opcodes only then
+        visit()
+        return trace
+
+    previous = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        action()
+    finally:
+        sys.settrace(previous)
 
 
 class RingPair:

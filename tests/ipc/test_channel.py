@@ -183,23 +183,37 @@ def test_watch_sees_each_single_message(peers, new_loop):
         assert runner.run(play()) == count
 
 
-def test_watch_goes_on_after_a_malformed_message(peers):
+def test_watch_delivers_what_is_here_already(peers):
+    """Nothing else comes that could wake the loop."""
     receiver, sender = peers
+    sender.send(Abort(1))
+    assert receiver.poll(30.0)
+
+    async def play() -> list[Abort]:
+        arrived: asyncio.Future[list[Abort]] = asyncio.get_running_loop().create_future()
+        receiver.watch(asyncio.get_running_loop(), arrived.set_result)
+        return await arrived
+
+    assert asyncio.run(play()) == [Abort(1)]
+
+
+def test_watch_goes_on_after_malformed_messages(peers):
+    receiver, sender = peers
+    count = 200
+    for _ in range(count):
+        sender.send({"type": "abort"})
+    sender.send(Abort(1))
 
     async def play() -> tuple[list[BaseException], list[Abort]]:
         loop = asyncio.get_running_loop()
         errors: list[BaseException] = []
-        messages: list[Abort] = []
-        done = asyncio.Event()
+        arrived: asyncio.Future[list[Abort]] = loop.create_future()
         loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
-        receiver.watch(loop, lambda batch: (messages.extend(batch), done.set()))
-        sender.send({"type": "abort"})
-        sender.send(Abort(1))
-        await done.wait()
-        return errors, messages
+        receiver.watch(loop, arrived.set_result)
+        return errors, await arrived
 
     errors, messages = asyncio.run(play())
-    assert [type(error) for error in errors] == [MalformedMessage]
+    assert [type(error) for error in errors] == [MalformedMessage] * count
     assert messages == [Abort(1)]
 
 

@@ -6,10 +6,8 @@ import random
 import select
 import signal
 import struct
-import sys
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -19,7 +17,7 @@ from ipc.doorbell import Doorbell
 from ipc.ring import RingReader, RingWriter
 from ipc.segment import Segment
 
-from .conftest import RingPair
+from .conftest import RingPair, before_each_instruction
 
 CAPACITY, HEADER = 64, 192
 HEAD, TAIL = 64, 128
@@ -28,20 +26,7 @@ HEAD, TAIL = 64, 128
 def states_during(segment: Segment, action: Callable[[], Any]) -> list[bytes]:
     """The segment as it would be left by a death before each instruction of ipc/ring.py, and at the end."""
     states: list[bytes] = []
-
-    def trace(frame: FrameType, event: str, argument: Any) -> Any:
-        if frame.f_code.co_filename != ipc.ring.__file__:
-            return None
-        frame.f_trace_opcodes = True
-        states.append(segment.buffer[:])
-        return trace
-
-    previous = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        action()
-    finally:
-        sys.settrace(previous)
+    before_each_instruction(ipc.ring, action, lambda: states.append(segment.buffer[:]))
     states.append(segment.buffer[:])
     return states
 

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from ipc import status_board
 from ipc.segment import Segment
 from ipc.status_board import (
     MAX_SERVICE_INFO_BYTES,
@@ -16,6 +17,8 @@ from ipc.status_board import (
     TextGauge,
     WorkerState,
 )
+
+from .conftest import before_each_instruction
 
 WORKER = """
 import os, sys
@@ -132,6 +135,49 @@ def test_service_info_has_a_limit(board):
     with pytest.raises(ValueError, match=f"{MAX_SERVICE_INFO_BYTES + 1} bytes"):
         board.write_service_info(b"x" * (MAX_SERVICE_INFO_BYTES + 1))
     assert board.read_service_info() is None
+
+
+OLD, NEW = b"o" * 500, b"n" * 700
+
+
+def test_service_info_is_whole_or_absent_at_every_instruction_of_the_writer(board):
+    other = StatusBoard.attach(os.dup(board.fd))
+    board.write_service_info(OLD)
+    seen: list[bytes | None] = []
+    before_each_instruction(
+        status_board, lambda: board.write_service_info(NEW), lambda: seen.append(other.read_service_info())
+    )
+    seen.append(other.read_service_info())
+    assert set(seen) == {OLD, None, NEW}
+    other.close()
+
+
+def read_disturbed(reader: StatusBoard, writer: StatusBoard, instruction: int) -> tuple[bytes | None, int]:
+    """What a reader gets when the record changes before its n-th instruction, and how many instructions it took."""
+    writer.write_service_info(OLD)
+    infos: list[bytes | None] = []
+    count = 0
+
+    def disturb() -> None:
+        nonlocal count
+        if count == instruction:
+            writer.write_service_info(NEW)
+        count += 1
+
+    before_each_instruction(status_board, lambda: infos.append(reader.read_service_info()), disturb)
+    return infos[0], count
+
+
+def test_service_info_that_changes_under_the_reader_is_read_again(board):
+    other = StatusBoard.attach(os.dup(board.fd))
+    seen = []
+    count = 1
+    while len(seen) < count:
+        info, count = read_disturbed(other, board, len(seen))
+        seen.append(info)
+    assert count > 30
+    assert set(seen) == {OLD, NEW}
+    other.close()
 
 
 def test_service_info_is_whole_or_absent_while_another_process_writes_and_dies(board, spawn):
