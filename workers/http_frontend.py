@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import resource
 from pathlib import Path
 from typing import Any
 
@@ -120,14 +119,7 @@ class HttpFrontend:
         self._loop.call_later(HOUSEKEEPING_S, self._housekeeping)
 
 
-def _allow_many_connections() -> None:
-    """A connection is a descriptor, and many systems start processes with a limit of 1024."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
 async def _serve(context: WorkerContext) -> None:
-    _allow_many_connections()
     await HttpFrontend(context).serve()
 
 

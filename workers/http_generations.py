@@ -125,7 +125,7 @@ class Generations:
         self.num_requests += 1
         self._metrics.requests.inc()
         answer: Answer | None = None
-        error: RequestError | None = None
+        error: RequestError | None = RequestError(500, "Internal error")  # unless it ends in another way
         try:
             info = self._accepting()
             generation = parse(await exchange.json_object(), info, self._request_ids.new)
@@ -137,7 +137,9 @@ class Generations:
             else:
                 body = WholeBody(reply, generation.num_choices)
             answer = Answer(generation, body, self._metrics, received_at)
-            return await self._answer(exchange, answer, body)
+            response = await self._answer(exchange, answer, body)
+            error = None
+            return response
         except RequestError as failure:
             error = failure
             raise
@@ -186,11 +188,11 @@ class Generations:
             self._idle.set()
 
     def _count_end(self, answer: Answer | None, error: RequestError | None, seconds: float) -> None:
-        if answer is None:
-            outcome = "server_error" if error is None else outcome_of(error, is_accepted=False)
-        else:
-            is_accepted = answer.started.done() and answer.usage.prompt_tokens > 0
-            outcome = "cancelled" if answer.is_cancelled else outcome_of(answer.error or error, is_accepted=is_accepted)
+        is_accepted = answer is not None and answer.started.done() and answer.usage.prompt_tokens > 0
+        if error is None and answer is not None:
+            error = answer.error
+        is_cancelled = error is None and answer is not None and answer.is_cancelled
+        outcome = "cancelled" if is_cancelled else outcome_of(error, is_accepted=is_accepted)
         self.num_rejected += outcome == "overloaded"
         self._metrics.count_end(outcome, None if answer is None else answer.usage, seconds)
 

@@ -253,6 +253,7 @@ def test_bug_of_ours_costs_one_request(app: AppServer, http: httpx.Client) -> No
     app.pool.refusal = ZeroDivisionError("bug")  # type: ignore[assignment]
     error = check_error(http.post(CHAT, json=BODY), 500, "internal_error")
     assert "bug" not in error["message"]
+    assert 'requests_by_outcome_total{outcome="server_error"}' in http.get("/metrics").text
     app.pool.refusal = None
     assert http.post(CHAT, json=BODY).status_code == 200
 
