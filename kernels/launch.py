@@ -22,7 +22,7 @@ def has_dp4a() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RowTile:
-    """How one program covers a matrix: warps * (32 / chunks) * rows_per_thread rows, `chunks` 16-byte loads at a time."""
+    """How one program covers a matrix: warps * 32 / chunks * rows_per_thread rows, `chunks` 16-byte loads at a time."""
 
     num_warps: int
     rows_per_thread: int
@@ -30,17 +30,27 @@ class RowTile:
     unroll: int
 
     @property
-    def lanes_of_rows(self) -> int:
+    def row_lanes(self) -> int:
         """W of the tile: rows side by side, before rows_per_thread."""
-        return self.num_warps * (32 // self.chunks)
+        return self.num_warps * 32 // self.chunks
 
     @property
     def rows(self) -> int:
-        return self.lanes_of_rows * self.rows_per_thread
+        return self.row_lanes * self.rows_per_thread
 
 
-def row_tile(quant_format: QuantFormat, num_cols: int, num_warps: int, rows_per_thread: int, unroll: int = 4) -> RowTile:
-    """A tile whose chunks divide the row, at most one warp wide."""
+def row_tile(
+    quant_format: QuantFormat, num_cols: int, num_warps: int, rows_per_thread: int, unroll: int = 4, chunks: int = 32
+) -> RowTile:
+    """A tile of at most `chunks` chunks that divide the row; more than 32 share a row among several warps."""
     num_chunks = num_cols // quant_format.chunk
-    chunks = min(32, num_chunks & -num_chunks)
+    chunks = min(chunks, num_chunks & -num_chunks)
     return RowTile(num_warps, rows_per_thread, chunks, min(unroll, num_chunks // chunks))
+
+
+def block_tile(quant_format: QuantFormat, num_cols: int, num_warps: int, chunks: int, unroll: int = 4) -> RowTile:
+    """A tile of exactly 16 rows, one activation block of the next layer."""
+    tile = row_tile(quant_format, num_cols, num_warps, 1, unroll, chunks)
+    while tile.row_lanes > 16:
+        tile = RowTile(tile.num_warps // 2, 1, tile.chunks, tile.unroll)
+    return RowTile(tile.num_warps, 16 // tile.row_lanes, tile.chunks, tile.unroll)

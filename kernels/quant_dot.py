@@ -90,15 +90,14 @@ def _table(q, T0: tl.constexpr, T1: tl.constexpr, T2: tl.constexpr, T3: tl.const
 
 
 @triton.jit
-def load_words(FMT: tl.constexpr, q_ptr, h_ptr, row, chunk, COLS: tl.constexpr, NATIVE: tl.constexpr):
+def load_words(FMT: tl.constexpr, q_ptr, h_ptr, rows, chunk, COLS: tl.constexpr, NATIVE: tl.constexpr):
     """The integers of a tile, four to a word.
 
-    row:    [W, RT] int
+    rows:   [1 or T, W, RT] int64
     chunk:  [T] int, 16 columns each for Q8_0, else 32
     returns (words of columns 0..15, words of columns 16..31), [T, W, RT, 4] int32; for Q8_0 twice the same
     """
     word = tl.arange(0, 4)[None, None, None, :]
-    rows = row[None, :, :].to(tl.int64)
     place = chunk[:, None, None]
     if FMT == Q8_0:
         low = tl.load(q_ptr + (rows * (COLS // 4))[:, :, :, None] + (place * 4)[:, :, :, None] + word)
@@ -124,9 +123,8 @@ def load_words(FMT: tl.constexpr, q_ptr, h_ptr, row, chunk, COLS: tl.constexpr, 
 
 
 @triton.jit
-def load_scales(FMT: tl.constexpr, s_ptr, d_ptr, row, chunk, COLS: tl.constexpr):
+def load_scales(FMT: tl.constexpr, s_ptr, d_ptr, rows, chunk, COLS: tl.constexpr):
     """returns (scale of columns 0..15, scale of 16..31, minimum), [T, W, RT] f32: value = scale * integer - minimum."""
-    rows = row[None, :, :].to(tl.int64)
     place = chunk[:, None, None]
     block = tl.max_contiguous(rows * (COLS // 32) + (place // 2 if FMT == Q8_0 else place), [1, 1, 1])
     super_block = tl.max_contiguous(rows * (COLS // 256) + place // 8, [1, 1, 1])
@@ -164,33 +162,36 @@ def load_scales(FMT: tl.constexpr, s_ptr, d_ptr, row, chunk, COLS: tl.constexpr)
 
 @triton.jit
 def dot_chunk(
-    FMT: tl.constexpr, low, high, scale, scale_high, minimum, x_ptr, xs_ptr, xm_ptr, chunk, zero,
-    NATIVE: tl.constexpr,
+    FMT: tl.constexpr, low, high, scale, scale_high, minimum, x_ptr, xs_ptr, xm_ptr, chunk, x_row, zero,
+    COLS: tl.constexpr, NATIVE: tl.constexpr,
 ):
     """Products of a tile with one activation row.
 
-    x_ptr:   the row's int8 values as int32 words; xs_ptr, xm_ptr: its scales and scaled sums per 16 columns
+    x_ptr:   the rows' int8 values as int32 words; xs_ptr, xm_ptr: their scales and scaled sums per 16 columns
+    x_row:   [T] int, the activation row that each chunk meets
     zero:    [W] zeros, which give each warp its own copy of the activations (no exchange between warps)
     returns  [T, W, RT] f32
     """
     word = tl.arange(0, 4)[None, None, None, :] + zero[None, :, None, None]
-    place = tl.max_contiguous(chunk[:, None, None] + zero[None, :, None], [1, 1, 1])
     if FMT == Q8_0:
-        x = tl.broadcast_to(tl.load(x_ptr + (place * 4)[:, :, :, None] + word), low.shape)
-        result = dot_words(low, x, NATIVE) * (scale * tl.load(xs_ptr + place))
+        chunk = (chunk % 2) * (COLS // 32) + chunk // 2
+    place = tl.max_contiguous((x_row * (COLS // 16) + chunk)[:, None, None] + zero[None, :, None], [1, 1, 1])
+    x_low = tl.broadcast_to(tl.load(x_ptr + (place * 4)[:, :, :, None] + word), low.shape)
+    first = dot_words(low, x_low, NATIVE) * tl.load(xs_ptr + place)
+    if FMT == Q8_0:
+        result = first * scale
     else:
-        x_low = tl.broadcast_to(tl.load(x_ptr + (place * 8)[:, :, :, None] + word), low.shape)
-        x_high = tl.broadcast_to(tl.load(x_ptr + (place * 8 + 4)[:, :, :, None] + word), low.shape)
-        first = dot_words(low, x_low, NATIVE) * tl.load(xs_ptr + place * 2)
-        second = dot_words(high, x_high, NATIVE) * tl.load(xs_ptr + place * 2 + 1)
+        odd = place + COLS // 32
+        x_high = tl.broadcast_to(tl.load(x_ptr + (odd * 4)[:, :, :, None] + word), low.shape)
+        second = dot_words(high, x_high, NATIVE) * tl.load(xs_ptr + odd)
         if FMT == Q6_K:
-            first -= 32.0 * tl.load(xm_ptr + place * 2)
-            second -= 32.0 * tl.load(xm_ptr + place * 2 + 1)
+            first -= 32.0 * tl.load(xm_ptr + place)
+            second -= 32.0 * tl.load(xm_ptr + odd)
             result = first * scale + second * scale_high
         elif FMT == IQ4_NL or FMT == IQ4_XS or FMT == MXFP4:
             result = (first + second) * scale
         else:
-            sums = tl.load(xm_ptr + place * 2) + tl.load(xm_ptr + place * 2 + 1)
+            sums = tl.load(xm_ptr + place) + tl.load(xm_ptr + odd)
             result = (first + second) * scale - minimum * sums
     return result
 
@@ -207,6 +208,7 @@ def dot_rows(
     """
     CHUNK: tl.constexpr = 4 if FMT == F32 else (16 if FMT == Q8_0 else 32)
     zero = tl.arange(0, W) * 0
+    rows = row[None, :, :].to(tl.int64)
     sums = ()
     for _ in tl.static_range(M):
         sums = sums + (tl.zeros((T, W, RT), tl.float32),)
@@ -216,17 +218,17 @@ def dot_rows(
         if FMT == F32:
             word = tl.arange(0, 4)[None, None, None, :]
             column = (chunk * 4)[:, None, None, None] + word
-            values = tl.load(q_ptr + (row.to(tl.int64) * COLS)[None, :, :, None] + column)
+            values = tl.load(q_ptr + (rows * COLS)[:, :, :, None] + column)
             for m in tl.static_range(M):
                 x = tl.load(xp_ptr + m * COLS + column + zero[None, :, None, None])
                 new_sums = new_sums + (sums[m] + tl.sum(values * x, axis=3),)
         else:
-            low, high = load_words(FMT, q_ptr, h_ptr, row, chunk, COLS, NATIVE)
-            scale, scale_high, minimum = load_scales(FMT, s_ptr, d_ptr, row, chunk, COLS)
+            low, high = load_words(FMT, q_ptr, h_ptr, rows, chunk, COLS, NATIVE)
+            scale, scale_high, minimum = load_scales(FMT, s_ptr, d_ptr, rows, chunk, COLS)
             for m in tl.static_range(M):
                 product = dot_chunk(
                     FMT, low, high, scale, scale_high, minimum, x_ptr + m * (COLS // 4), xs_ptr + m * (COLS // 16),
-                    xm_ptr + m * (COLS // 16), chunk, zero, NATIVE,
+                    xm_ptr + m * (COLS // 16), chunk, tl.zeros_like(chunk), zero, COLS, NATIVE,
                 )
                 new_sums = new_sums + (sums[m] + product,)
         sums = new_sums
@@ -237,23 +239,46 @@ def dot_rows(
 
 
 @triton.jit
-def rms_factor(ss_ptr, COLS: tl.constexpr, BLOCKS: tl.constexpr, eps):
-    """1 / sqrt(mean(x^2) + eps) of one row from its COLS / 16 partial sums; BLOCKS is the next power of two."""
-    offs = tl.arange(0, BLOCKS)
-    total = tl.sum(tl.load(ss_ptr + offs, mask=offs < COLS // 16, other=0.0), axis=0)
-    return 1.0 / tl.sqrt(total / COLS + eps)
+def rms_factor(ss_ptr, zero, eps, COLS: tl.constexpr):
+    """1 / sqrt(mean(x^2) + eps) of one row from its COLS / 16 partial sums, once in each warp.
+
+    zero:    [W] zeros
+    returns  [W] f32
+    """
+    total = tl.zeros((32, zero.shape[0]), tl.float32)
+    for start in tl.static_range(0, COLS // 16, 32):
+        offs = tl.max_contiguous(start + tl.arange(0, 32)[:, None] + zero[None, :], [1, 1])
+        total += tl.load(ss_ptr + offs, mask=offs < COLS // 16, other=0.0)
+    return 1.0 / tl.sqrt(tl.sum(total, axis=0) / COLS + eps)
 
 
 @triton.jit
-def quantize_block(x, offs, v_ptr, xs_ptr, xm_ptr):
-    """Write one block of 16 activation values `x` as int8, scale and scaled sum.
+def quantize_block(x, block, v_ptr, xs_ptr, xm_ptr, COLS: tl.constexpr):
+    """Write block number `block` of a row: its 16 values `x` as int8, their scale and their scaled sum.
 
-    v_ptr + offs: where the int8 values go; xs_ptr, xm_ptr: where the block's scale and scaled sum go
+    Even blocks of a row come first, then the odd ones, in all three planes.
     """
+    place = (block % 2) * (COLS // 32) + block // 2
     amax = tl.max(tl.abs(x), axis=0)
     scale = amax / 127.0
     inverse = tl.where(amax > 0.0, 127.0 / amax, 0.0)
     q = tl.floor(x * inverse + 0.5)
-    tl.store(v_ptr + offs, q.to(tl.int8))
-    tl.store(xs_ptr, scale)
-    tl.store(xm_ptr, scale * tl.sum(q, axis=0))
+    tl.store(v_ptr + place * 16 + tl.arange(0, 16), q.to(tl.int8))
+    tl.store(xs_ptr + place, scale)
+    tl.store(xm_ptr + place, scale * tl.sum(q, axis=0))
+
+
+@triton.jit
+def emit_block(
+    x, block, w_ptr, v_ptr, xs_ptr, xm_ptr, xp_ptr, ss_ptr, COLS: tl.constexpr,
+):
+    """Write block number `block` of a finished residual row as the next layer's input: weighted, plain and quantised.
+
+    x:       [16] f32, the residual's values
+    w_ptr:   the next norm's weight; the other pointers: the row's planes of a `QuantActivation`
+    """
+    offs = block * 16 + tl.arange(0, 16)
+    weighted = x * tl.load(w_ptr + offs)
+    tl.store(xp_ptr + offs, weighted)
+    tl.store(ss_ptr + block, tl.sum(x * x, axis=0))
+    quantize_block(weighted, block, v_ptr, xs_ptr, xm_ptr, COLS)

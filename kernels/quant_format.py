@@ -70,6 +70,9 @@ class QuantActivation:
     The consumer multiplies by 1 / sqrt(mean(x^2) + eps), a scalar per row, from `square_sums`; so the kernel that
     finishes a row needs no pass over it.
 
+    The first three hold a row's even blocks first, then its odd ones, so that neighbouring lanes, each at a block of 32
+    of a weight's row, read neighbouring bytes.
+
     values:       [num_tokens, num_cols] int8
     scales:       [num_tokens, num_cols / 16] f32
     sums:         [num_tokens, num_cols / 16] f32, scale * sum of the block's int8 values

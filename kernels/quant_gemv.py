@@ -25,18 +25,21 @@ from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
 def _segment(
     FMT: tl.constexpr, q_ptr, h_ptr, s_ptr, d_ptr, program, num_rows, y_ptr, stride_y,
     x_ptr, xs_ptr, xm_ptr, xp_ptr, ss_ptr, eps, COLS: tl.constexpr, M: tl.constexpr, W: tl.constexpr, RT: tl.constexpr,
-    T: tl.constexpr, UNROLL: tl.constexpr, BLOCKS: tl.constexpr, NATIVE: tl.constexpr,
+    T: tl.constexpr, UNROLL: tl.constexpr, NORM: tl.constexpr, NATIVE: tl.constexpr,
 ):
     offs = program * W * RT + tl.arange(0, W)[:, None] * RT + tl.arange(0, RT)[None, :]
     row = tl.minimum(offs, num_rows - 1)
+    factors = ()
+    for m in tl.static_range(M):
+        if NORM:
+            factors = factors + (rms_factor(ss_ptr + m * (COLS // 16), tl.arange(0, W) * 0, eps, COLS),)
+        else:
+            factors = factors + (tl.full((W,), 1.0, tl.float32),)
     totals = dot_rows(
         FMT, q_ptr, h_ptr, s_ptr, d_ptr, row, x_ptr, xs_ptr, xm_ptr, xp_ptr, COLS, M, W, RT, T, UNROLL, NATIVE
     )
     for m in tl.static_range(M):
-        y = totals[m]
-        if BLOCKS > 0:
-            y = y * rms_factor(ss_ptr + m * (COLS // 16), COLS, BLOCKS, eps)
-        tl.store(y_ptr + m * stride_y + offs, y, mask=offs < num_rows)
+        tl.store(y_ptr + m * stride_y + offs, totals[m] * factors[m][:, None], mask=offs < num_rows)
 
 
 @triton.jit
@@ -45,7 +48,7 @@ def _quant_gemv_kernel(
     x_ptr, xs_ptr, xm_ptr, xp_ptr, ss_ptr, y_ptr, stride_y, eps, p0, p1,
     FMT0: tl.constexpr, FMT1: tl.constexpr, FMT2: tl.constexpr, T0: tl.constexpr, T1: tl.constexpr, T2: tl.constexpr,
     U0: tl.constexpr, U1: tl.constexpr, U2: tl.constexpr, COLS: tl.constexpr, M: tl.constexpr, NUM_WARPS: tl.constexpr,
-    RT: tl.constexpr, BLOCKS: tl.constexpr, NATIVE: tl.constexpr, PDL: tl.constexpr,
+    RT: tl.constexpr, NORM: tl.constexpr, NATIVE: tl.constexpr, PDL: tl.constexpr,
 ):
     program = tl.program_id(0)
     if PDL:
@@ -53,15 +56,15 @@ def _quant_gemv_kernel(
         gdc_launch_dependents()
     if program < p0:
         _segment(FMT0, q0_ptr, h0_ptr, s0_ptr, d0_ptr, program, n0, y_ptr, stride_y, x_ptr, xs_ptr, xm_ptr, xp_ptr,
-                 ss_ptr, eps, COLS, M, NUM_WARPS * (32 // T0), RT, T0, U0, BLOCKS, NATIVE)
+                 ss_ptr, eps, COLS, M, NUM_WARPS * 32 // T0, RT, T0, U0, NORM, NATIVE)
     if FMT1 >= 0:
         if program >= p0 and program < p0 + p1:
             _segment(FMT1, q1_ptr, h1_ptr, s1_ptr, d1_ptr, program - p0, n1, y_ptr + n0, stride_y, x_ptr, xs_ptr,
-                     xm_ptr, xp_ptr, ss_ptr, eps, COLS, M, NUM_WARPS * (32 // T1), RT, T1, U1, BLOCKS, NATIVE)
+                     xm_ptr, xp_ptr, ss_ptr, eps, COLS, M, NUM_WARPS * 32 // T1, RT, T1, U1, NORM, NATIVE)
     if FMT2 >= 0:
         if program >= p0 + p1:
             _segment(FMT2, q2_ptr, h2_ptr, s2_ptr, d2_ptr, program - p0 - p1, n2, y_ptr + n0 + n1, stride_y, x_ptr,
-                     xs_ptr, xm_ptr, xp_ptr, ss_ptr, eps, COLS, M, NUM_WARPS * (32 // T2), RT, T2, U2, BLOCKS, NATIVE)
+                     xs_ptr, xm_ptr, xp_ptr, ss_ptr, eps, COLS, M, NUM_WARPS * 32 // T2, RT, T2, U2, NORM, NATIVE)
 
 
 def gemv_tile(quant_format: QuantFormat, num_rows: int, num_cols: int, num_tokens: int) -> RowTile:
@@ -92,8 +95,8 @@ def quant_gemv(
         out = torch.empty(x.num_tokens, total, dtype=torch.float32, device=x.values.device)
     first = weights[0]
     tile = tile or gemv_tile(first.format, total, first.num_cols, x.num_tokens)
-    tiles = [row_tile(w.format, w.num_cols, tile.num_warps, tile.rows_per_thread, tile.unroll) for w in weights]
-    programs = [triton.cdiv(w.num_rows, t.rows) for w, t in zip(weights, tiles, strict=True)]
+    tiles = [row_tile(w.format, w.num_cols, tile.num_warps, tile.rows_per_thread, tile.unroll, tile.chunks) for w in weights]
+    programs = [-(-w.num_rows // t.rows) for w, t in zip(weights, tiles, strict=True)]
     missing = 3 - len(weights)
     padded = [*weights, *[first] * missing]
     tiles = [*tiles, *[tiles[0]] * missing]
@@ -106,7 +109,7 @@ def quant_gemv(
         FMT0=formats[0], FMT1=formats[1], FMT2=formats[2], T0=tiles[0].chunks, T1=tiles[1].chunks, T2=tiles[2].chunks,
         U0=tiles[0].unroll, U1=tiles[1].unroll, U2=tiles[2].unroll, COLS=first.num_cols, M=x.num_tokens,
         NUM_WARPS=tile.num_warps, RT=tile.rows_per_thread,
-        BLOCKS=0 if eps is None else triton.next_power_of_2(x.num_cols // 16),
+        NORM=eps is not None,
         NATIVE=has_dp4a(), PDL=pdl, num_warps=tile.num_warps, **options,
     )
     return out

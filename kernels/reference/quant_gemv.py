@@ -25,15 +25,21 @@ def quantize_rows(x: Tensor, weight: Tensor | None = None) -> QuantActivation:
     values = torch.floor(blocks * inverse[..., None] + 0.5)
     scales = amax / 127.0
     square_sums = (x.reshape(num_tokens, -1, ACTIVATION_BLOCK) ** 2).sum(-1)
-    return QuantActivation(
-        values.to(torch.int8).reshape(num_tokens, num_cols), scales, scales * values.sum(-1), plain, square_sums
-    )
+    sums = scales * values.sum(-1)
+    values = even_odd(values).to(torch.int8).reshape(num_tokens, num_cols)
+    return QuantActivation(values, even_odd(scales), even_odd(sums), plain, square_sums)
+
+
+def even_odd(blocks: Tensor) -> Tensor:
+    """Blocks (dimension 1) reordered: the even ones, then the odd ones."""
+    return torch.cat([blocks[:, 0::2], blocks[:, 1::2]], dim=1).contiguous()
 
 
 def dequantize_rows(x: QuantActivation) -> Tensor:
     """[num_tokens, num_cols] f32: what the int8 values and scales stand for."""
-    blocks = x.values.float().reshape(x.num_tokens, -1, ACTIVATION_BLOCK)
-    return (blocks * x.scales[..., None]).reshape(x.num_tokens, x.num_cols)
+    blocks = x.values.float().reshape(x.num_tokens, -1, ACTIVATION_BLOCK) * x.scales[..., None]
+    even, odd = blocks.chunk(2, dim=1)
+    return torch.stack([even, odd], dim=2).reshape(x.num_tokens, x.num_cols)
 
 
 def rms_factor(x: QuantActivation, eps: float) -> Tensor:

@@ -1,0 +1,124 @@
+"""residual += sum_s weight_s * down_s h_s over a token's expert slots, and the next layer's input, in one launch.
+
+One program walks all slots of one token for 16 rows, so the sum has a fixed order and needs no atomics.
+Bytes moved: the down planes of the chosen experts once per token. Accumulation as in `quant_gemv`.
+Reference:   kernels/reference/quant_moe.py
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from kernels.launch import RowTile, block_tile, has_dp4a
+from kernels.moe_gate_up import Routing
+from kernels.quant_dot import dot_chunk, emit_block, load_scales, load_words
+from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
+
+
+@triton.jit
+def _slots(
+    FMT: tl.constexpr, q_ptr, h_ptr, s_ptr, d_ptr, local, ids_ptr, weights_ptr, x_ptr, xs_ptr, xm_ptr, first_slot,
+    SLOTS: tl.constexpr, ROUTED: tl.constexpr, N: tl.constexpr, FFN: tl.constexpr, W: tl.constexpr, RT: tl.constexpr,
+    T: tl.constexpr, NATIVE: tl.constexpr,
+):
+    """sum over SLOTS slots of weight * (down h), [W, RT] f32, for rows `local`; chunks of all slots end to end."""
+    PER_SLOT: tl.constexpr = FFN // (16 if FMT == 8 else 32)
+    zero = tl.arange(0, W) * 0
+    total = tl.zeros((T, W, RT), tl.float32)
+    for start in tl.static_range(0, SLOTS * PER_SLOT, T):
+        place = start + tl.arange(0, T)
+        valid = place < SLOTS * PER_SLOT
+        slot = tl.minimum(place // PER_SLOT, SLOTS - 1)
+        chunk = place % PER_SLOT
+        slot_tile = slot[:, None, None] + zero[None, :, None]
+        rows = local[None, :, :].to(tl.int64)
+        if ROUTED:
+            rows += tl.load(ids_ptr + slot_tile).to(tl.int64) * N
+        else:
+            rows += slot_tile.to(tl.int64) * 0
+        weight = tl.where(valid[:, None, None], tl.load(weights_ptr + first_slot + slot_tile), 0.0)
+        low, high = load_words(FMT, q_ptr, h_ptr, rows, chunk, FFN, NATIVE)
+        scale, scale_high, minimum = load_scales(FMT, s_ptr, d_ptr, rows, chunk, FFN)
+        product = dot_chunk(FMT, low, high, scale, scale_high, minimum, x_ptr, xs_ptr, xm_ptr, chunk, first_slot + slot,
+                            zero, FFN, NATIVE)
+        total += product * weight
+    return tl.sum(total, axis=0)
+
+
+@triton.jit
+def _moe_down_kernel(
+    q_ptr, h_ptr, s_ptr, d_ptr, zq_ptr, zh_ptr, zs_ptr, zd_ptr, x_ptr, xs_ptr, xm_ptr, ids_ptr, weights_ptr,
+    residual_ptr, w_ptr, v_ptr, ys_ptr, ym_ptr, yp_ptr, ss_ptr,
+    FMT: tl.constexpr, SHARED_FMT: tl.constexpr, FFN: tl.constexpr, N: tl.constexpr, TOP_K: tl.constexpr,
+    W: tl.constexpr, RT: tl.constexpr, T: tl.constexpr, SHARED_W: tl.constexpr, SHARED_RT: tl.constexpr,
+    SHARED_T: tl.constexpr, NATIVE: tl.constexpr, PDL: tl.constexpr,
+):
+    block = tl.program_id(0)
+    m = tl.program_id(1)
+    if PDL:
+        gdc_wait()
+        gdc_launch_dependents()
+    HAS_SHARED: tl.constexpr = SHARED_FMT >= 0
+    slots = TOP_K + 1 if HAS_SHARED else TOP_K
+    x_ptr += m * slots * (FFN // 4)
+    xs_ptr += m * slots * (FFN // 16)
+    xm_ptr += m * slots * (FFN // 16)
+    weights_ptr += m * (TOP_K + 1)
+    local = block * 16 + tl.arange(0, W)[:, None] * RT + tl.arange(0, RT)[None, :]
+    y = _slots(FMT, q_ptr, h_ptr, s_ptr, d_ptr, local, ids_ptr + m * TOP_K, weights_ptr, x_ptr, xs_ptr, xm_ptr, 0,
+               TOP_K, True, N, FFN, W, RT, T, NATIVE)
+    y = tl.reshape(y, (16,))
+    if HAS_SHARED:
+        local = block * 16 + tl.arange(0, SHARED_W)[:, None] * SHARED_RT + tl.arange(0, SHARED_RT)[None, :]
+        shared = _slots(SHARED_FMT, zq_ptr, zh_ptr, zs_ptr, zd_ptr, local, ids_ptr, weights_ptr, x_ptr, xs_ptr, xm_ptr,
+                        TOP_K, 1, False, N, FFN, SHARED_W, SHARED_RT, SHARED_T, NATIVE)
+        y += tl.reshape(shared, (16,))
+    offs = block * 16 + tl.arange(0, 16)
+    y += tl.load(residual_ptr + m * N + offs)
+    tl.store(residual_ptr + m * N + offs, y)
+    emit_block(y, block, w_ptr, v_ptr + m * N, ys_ptr + m * (N // 16), ym_ptr + m * (N // 16), yp_ptr + m * N,
+               ss_ptr + m * (N // 16), N)
+
+
+def down_tile(quant_format: QuantFormat, ffn: int) -> RowTile:
+    """The tile that was fastest on an H200 (docs/performance.md)."""
+    return block_tile(quant_format, 8 * ffn, num_warps=8, chunks=32)
+
+
+def moe_down(
+    h: QuantActivation,
+    routing: Routing,
+    down: QuantWeight,
+    shared_down: QuantWeight | None,
+    residual: Tensor,
+    norm_weight: Tensor,
+    out: QuantActivation,
+    tile: RowTile | None = None,
+    pdl: bool = False,
+) -> None:
+    """The second half of the chosen experts, combined, added to the residual stream and emitted.
+
+    h:            [num_tokens * slots, ffn]
+    down:         [num_experts * hidden, ffn]; shared_down: [hidden, ffn] or None
+    residual:     [num_tokens, hidden] f32, changed in place
+    norm_weight:  [hidden] f32, weight of the norm that follows
+    out:          [num_tokens, hidden], every plane written
+    """
+    num_tokens, hidden = residual.shape
+    tile = tile or down_tile(down.format, down.num_cols)
+    shared = shared_down or down
+    other = block_tile(shared.format, 8 * shared.num_cols, tile.num_warps, tile.chunks)
+    planes = [p for w in (down, shared) for p in (w.quants, w.high, w.scales, w.supers)]
+    options = {"launch_pdl": True} if pdl else {}
+    _moe_down_kernel[(hidden // 16, num_tokens)](
+        *planes, h.values.view(torch.int32), h.scales, h.sums, routing.expert_ids, routing.weights, residual,
+        norm_weight, out.values, out.scales, out.sums, out.plain, out.square_sums,
+        FMT=int(down.format), SHARED_FMT=int(shared.format) if shared_down else -1, FFN=down.num_cols, N=hidden,
+        TOP_K=routing.expert_ids.shape[1], W=tile.row_lanes, RT=tile.rows_per_thread, T=tile.chunks,
+        SHARED_W=other.row_lanes, SHARED_RT=other.rows_per_thread, SHARED_T=other.chunks, NATIVE=has_dp4a(), PDL=pdl,
+        num_warps=tile.num_warps, **options,
+    )

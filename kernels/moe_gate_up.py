@@ -1,0 +1,167 @@
+"""h = silu(gate x) * (up x) for a token's chosen experts and the shared one, quantised; the choice is made here too.
+
+Every program repeats the choice of its token's experts from the router's logits (one warp, eight rounds of an integer
+maximum), which costs less than a launch. Slot 0 .. top_k - 1 are the routed experts in order of falling weight, slot
+top_k the shared one.
+Bytes moved: gate and up planes of the chosen experts once per token. Accumulation as in `quant_gemv`.
+Reference:   kernels/reference/quant_moe.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from kernels.launch import RowTile, block_tile, has_dp4a
+from kernels.quant_dot import dot_rows, quantize_block, rms_factor
+from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """Which experts each token meets.
+
+    expert_ids:  [num_tokens, top_k] int32, falling weight, the lower id first among equals
+    weights:     [num_tokens, top_k + 1] f32: softmax over the chosen ones, then the shared expert's sigmoid gate
+    """
+
+    expert_ids: Tensor
+    weights: Tensor
+
+
+@triton.jit
+def _choose(logits_ptr, slot, zero, E: tl.constexpr, SPAN: tl.constexpr, TOP_K: tl.constexpr):
+    """The `slot`-th largest of E logits: (id [W] int32, its softmax weight among the TOP_K largest [W] f32)."""
+    expert = tl.arange(0, 32)[:, None, None] + 32 * tl.arange(0, SPAN)[None, None, :] + zero[None, :, None]
+    expert = tl.max_contiguous(expert, [1, 1, 1])
+    bits = tl.load(logits_ptr + expert, mask=expert < E, other=float("-inf")).to(tl.int32, bitcast=True)
+    key = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # orders as the floats do
+    chosen = zero
+    total = zero.to(tl.float32)
+    weight = total
+    largest = total
+    for rank in tl.static_range(TOP_K):
+        best = tl.max(tl.max(key, axis=2), axis=0)
+        holder = tl.where(key == best[None, :, None], expert, 1 << 30)
+        index = tl.min(tl.min(holder, axis=2), axis=0)
+        key = tl.where(expert == index[None, :, None], -(1 << 31), key)
+        logit = (best ^ ((best >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+        if rank == 0:
+            largest = logit
+        term = tl.exp(logit - largest)
+        total += term
+        chosen = tl.where(slot == rank, index, chosen)
+        weight = tl.where(slot == rank, term, weight)
+    return chosen, weight / total
+
+
+@triton.jit
+def _gate_up(
+    FMT: tl.constexpr, gq_ptr, gh_ptr, gs_ptr, gd_ptr, uq_ptr, uh_ptr, us_ptr, ud_ptr, row, factor, block,
+    x_ptr, xs_ptr, xm_ptr, v_ptr, ys_ptr, ym_ptr, COLS: tl.constexpr, FFN: tl.constexpr, W: tl.constexpr,
+    RT: tl.constexpr, T: tl.constexpr, UNROLL: tl.constexpr, NATIVE: tl.constexpr,
+):
+    gate = dot_rows(FMT, gq_ptr, gh_ptr, gs_ptr, gd_ptr, row, x_ptr, xs_ptr, xm_ptr, xs_ptr, COLS, 1, W, RT, T, UNROLL,
+                    NATIVE)[0] * factor
+    up = dot_rows(FMT, uq_ptr, uh_ptr, us_ptr, ud_ptr, row, x_ptr, xs_ptr, xm_ptr, xs_ptr, COLS, 1, W, RT, T, UNROLL,
+                  NATIVE)[0] * factor
+    h = gate / (1.0 + tl.exp(-gate)) * up
+    quantize_block(tl.reshape(h, (16,)), block, v_ptr, ys_ptr, ym_ptr, FFN)
+
+
+@triton.jit
+def _moe_gate_up_kernel(
+    gq_ptr, gh_ptr, gs_ptr, gd_ptr, uq_ptr, uh_ptr, us_ptr, ud_ptr,
+    zq_ptr, zh_ptr, zs_ptr, zd_ptr, yq_ptr, yh_ptr, ys_ptr, yd_ptr,
+    x_ptr, xs_ptr, xm_ptr, ss_ptr, logits_ptr, ids_ptr, weights_ptr, v_ptr, hs_ptr, hm_ptr, eps,
+    FMT: tl.constexpr, SHARED_FMT: tl.constexpr, COLS: tl.constexpr, FFN: tl.constexpr, E: tl.constexpr,
+    SPAN: tl.constexpr, TOP_K: tl.constexpr, W: tl.constexpr, RT: tl.constexpr, T: tl.constexpr, UNROLL: tl.constexpr,
+    SHARED_W: tl.constexpr, SHARED_RT: tl.constexpr, SHARED_T: tl.constexpr, SHARED_UNROLL: tl.constexpr,
+    NATIVE: tl.constexpr, PDL: tl.constexpr,
+):
+    block = tl.program_id(0)
+    slot = tl.program_id(1)
+    m = tl.program_id(2)
+    if PDL:
+        gdc_wait()
+        gdc_launch_dependents()
+    x_ptr += m * (COLS // 4)
+    xs_ptr += m * (COLS // 16)
+    xm_ptr += m * (COLS // 16)
+    ss_ptr += m * (COLS // 16)
+    HAS_SHARED: tl.constexpr = SHARED_FMT >= 0
+    logits_ptr += m * (E + 1 if HAS_SHARED else E)
+    weights_ptr += m * (TOP_K + 1)
+    out = m * (TOP_K + 1 if HAS_SHARED else TOP_K) + slot
+    v_ptr += out * FFN
+    hs_ptr += out * (FFN // 16)
+    hm_ptr += out * (FFN // 16)
+    if slot < TOP_K:
+        zero = tl.arange(0, W) * 0
+        factor = rms_factor(ss_ptr, zero, eps, COLS)[:, None]
+        expert, weight = _choose(logits_ptr, slot, zero, E, SPAN, TOP_K)
+        if block == 0:
+            tl.store(ids_ptr + m * TOP_K + slot + zero, expert)
+            tl.store(weights_ptr + slot + zero, weight)
+        local = block * 16 + tl.arange(0, W)[:, None] * RT + tl.arange(0, RT)[None, :]
+        _gate_up(FMT, gq_ptr, gh_ptr, gs_ptr, gd_ptr, uq_ptr, uh_ptr, us_ptr, ud_ptr, expert[:, None] * FFN + local,
+                 factor, block, x_ptr, xs_ptr, xm_ptr, v_ptr, hs_ptr, hm_ptr, COLS, FFN, W, RT, T, UNROLL, NATIVE)
+    if HAS_SHARED:
+        if slot == TOP_K:
+            zero = tl.arange(0, SHARED_W) * 0
+            factor = rms_factor(ss_ptr, zero, eps, COLS)[:, None]
+            if block == 0:
+                tl.store(weights_ptr + TOP_K, 1.0 / (1.0 + tl.exp(-tl.load(logits_ptr + E))))
+            local = block * 16 + tl.arange(0, SHARED_W)[:, None] * SHARED_RT + tl.arange(0, SHARED_RT)[None, :]
+            _gate_up(SHARED_FMT, zq_ptr, zh_ptr, zs_ptr, zd_ptr, yq_ptr, yh_ptr, ys_ptr, yd_ptr, local, factor, block,
+                     x_ptr, xs_ptr, xm_ptr, v_ptr, hs_ptr, hm_ptr, COLS, FFN, SHARED_W, SHARED_RT, SHARED_T,
+                     SHARED_UNROLL, NATIVE)
+
+
+def expert_tile(quant_format: QuantFormat, num_cols: int) -> RowTile:
+    """The tile that was fastest on an H200 (docs/performance.md)."""
+    return block_tile(quant_format, num_cols, num_warps=4, chunks=32, unroll=2)
+
+
+def moe_gate_up(
+    x: QuantActivation,
+    logits: Tensor,
+    gate: QuantWeight,
+    up: QuantWeight,
+    shared: tuple[QuantWeight, QuantWeight] | None,
+    routing: Routing,
+    out: QuantActivation,
+    eps: float,
+    tile: RowTile | None = None,
+    pdl: bool = False,
+) -> None:
+    """Choose experts and run the first half of their feed-forward layers.
+
+    x:        [num_tokens, hidden], its norm factor applied here
+    logits:   [num_tokens, num_experts] f32, one column more (the shared expert's gate) where `shared` is given
+    gate, up: [num_experts * ffn, hidden]; shared: (gate, up), each [ffn, hidden], or None
+    routing:  written
+    out:      [num_tokens * slots, ffn] written (values, scales, sums); slots = top_k, one more with `shared`
+    """
+    top_k = routing.expert_ids.shape[1]
+    num_experts = logits.shape[1] - (shared is not None)
+    ffn = gate.num_rows // num_experts
+    shared_gate, shared_up = shared or (gate, up)
+    tile = tile or expert_tile(gate.format, gate.num_cols)
+    other = block_tile(shared_gate.format, gate.num_cols, tile.num_warps, tile.chunks, tile.unroll)
+    planes = [p for w in (gate, up, shared_gate, shared_up) for p in (w.quants, w.high, w.scales, w.supers)]
+    options = {"launch_pdl": True} if pdl else {}
+    _moe_gate_up_kernel[(ffn // 16, top_k + (shared is not None), x.num_tokens)](
+        *planes, x.values.view(torch.int32), x.scales, x.sums, x.square_sums, logits, routing.expert_ids,
+        routing.weights, out.values, out.scales, out.sums, eps,
+        FMT=int(gate.format), SHARED_FMT=int(shared_gate.format) if shared else -1, COLS=gate.num_cols, FFN=ffn,
+        E=num_experts, SPAN=max(1, triton.next_power_of_2(num_experts) // 32), TOP_K=top_k, W=tile.row_lanes,
+        RT=tile.rows_per_thread, T=tile.chunks, UNROLL=tile.unroll, SHARED_W=other.row_lanes,
+        SHARED_RT=other.rows_per_thread, SHARED_T=other.chunks, SHARED_UNROLL=other.unroll, NATIVE=has_dp4a(), PDL=pdl,
+        num_warps=tile.num_warps, **options,
+    )

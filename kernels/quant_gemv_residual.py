@@ -1,0 +1,74 @@
+"""residual += W x, and the finished rows quantised as the next layer's input, in one launch (1 to 8 rows).
+
+Each program finishes 16 rows of W, which are one block of the next input, so no other pass over the row is needed; the
+RMS factor is left to the next consumer (`QuantActivation`).
+Bytes moved: every plane of W once, 3 rows of activations. Accumulation as in `quant_gemv`.
+Reference:   kernels/reference/quant_gemv.py
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from kernels.launch import RowTile, block_tile, has_dp4a
+from kernels.quant_dot import dot_rows, emit_block
+from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
+
+
+@triton.jit
+def _quant_gemv_residual_kernel(
+    q_ptr, h_ptr, s_ptr, d_ptr, x_ptr, xs_ptr, xm_ptr, xp_ptr, residual_ptr, w_ptr,
+    v_ptr, ys_ptr, ym_ptr, yp_ptr, ss_ptr, FMT: tl.constexpr, COLS: tl.constexpr, N: tl.constexpr, M: tl.constexpr,
+    W: tl.constexpr, RT: tl.constexpr, T: tl.constexpr, UNROLL: tl.constexpr, NATIVE: tl.constexpr, PDL: tl.constexpr,
+):
+    block = tl.program_id(0)
+    if PDL:
+        gdc_wait()
+        gdc_launch_dependents()
+    row = block * 16 + tl.arange(0, W)[:, None] * RT + tl.arange(0, RT)[None, :]
+    totals = dot_rows(
+        FMT, q_ptr, h_ptr, s_ptr, d_ptr, row, x_ptr, xs_ptr, xm_ptr, xp_ptr, COLS, M, W, RT, T, UNROLL, NATIVE
+    )
+    offs = block * 16 + tl.arange(0, 16)
+    for m in tl.static_range(M):
+        y = tl.reshape(totals[m], (16,)) + tl.load(residual_ptr + m * N + offs)
+        tl.store(residual_ptr + m * N + offs, y)
+        emit_block(y, block, w_ptr, v_ptr + m * N, ys_ptr + m * (N // 16), ym_ptr + m * (N // 16), yp_ptr + m * N,
+                   ss_ptr + m * (N // 16), N)
+
+
+def residual_tile(quant_format: QuantFormat, num_rows: int, num_cols: int, num_tokens: int) -> RowTile:
+    """The tile that was fastest on an H200 for such a shape (docs/performance.md)."""
+    return block_tile(quant_format, num_cols, num_warps=8, chunks=64 if num_tokens == 1 else 32)
+
+
+def quant_gemv_residual(
+    x: QuantActivation,
+    weight: QuantWeight,
+    residual: Tensor,
+    norm_weight: Tensor,
+    out: QuantActivation,
+    tile: RowTile | None = None,
+    pdl: bool = False,
+) -> None:
+    """Add a projection to the residual stream and emit the next norm's input.
+
+    x:            num_tokens 1 to 8, taken without a norm factor
+    weight:       [hidden, num_cols], hidden a multiple of 32
+    residual:     [num_tokens, hidden] f32, changed in place
+    norm_weight:  [hidden] f32, weight of the norm that follows
+    out:          [num_tokens, hidden], every plane written
+    """
+    tile = tile or residual_tile(weight.format, weight.num_rows, weight.num_cols, x.num_tokens)
+    options = {"launch_pdl": True} if pdl else {}
+    _quant_gemv_residual_kernel[(weight.num_rows // 16,)](
+        weight.quants, weight.high, weight.scales, weight.supers, x.values.view(torch.int32), x.scales, x.sums, x.plain,
+        residual, norm_weight, out.values, out.scales, out.sums, out.plain, out.square_sums,
+        FMT=int(weight.format), COLS=weight.num_cols, N=weight.num_rows, M=x.num_tokens, W=tile.row_lanes,
+        RT=tile.rows_per_thread, T=tile.chunks, UNROLL=tile.unroll, NATIVE=has_dp4a(), PDL=pdl,
+        num_warps=tile.num_warps, **options,
+    )

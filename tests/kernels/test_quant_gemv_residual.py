@@ -1,0 +1,28 @@
+"""Projection + residual + next input in one kernel equals the three steps in float32."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernels.quant_format import QuantFormat
+from kernels.quant_gemv_residual import quant_gemv_residual
+from kernels.reference.quant_gemv import dequantize_rows, quant_gemv, quantize_rows
+from tests.kernels.activations import poisoned_activation, random_activation, relative_error
+from tests.kernels.random_weights import random_weight
+
+
+@pytest.mark.parametrize(("kind", "num_tokens", "num_cols"), [(QuantFormat.Q8_0, 1, 288), (QuantFormat.Q6_K, 2, 512)])
+def test_residual_and_next_input(kind: QuantFormat, num_tokens: int, num_cols: int) -> None:
+    x = random_activation(num_tokens, num_cols)
+    weight = random_weight(64, num_cols, kind)
+    residual = torch.randn(num_tokens, 64)
+    norm_weight = torch.rand(64) + 0.5
+    expected = residual + quant_gemv(x, [weight], None)
+    out = poisoned_activation(num_tokens, 64)
+    quant_gemv_residual(x, weight, residual, norm_weight, out)
+    assert relative_error(residual, expected) < 1e-5
+    emitted = quantize_rows(expected, norm_weight)
+    assert relative_error(out.plain, emitted.plain) < 1e-5
+    assert relative_error(out.square_sums, emitted.square_sums) < 1e-5
+    assert relative_error(dequantize_rows(out), dequantize_rows(emitted)) < 2e-3

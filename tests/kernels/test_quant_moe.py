@@ -1,0 +1,67 @@
+"""Experts of quantised weights: choice, halves and combination equal the float32 reference."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernels.moe_down import moe_down
+from kernels.moe_gate_up import Routing, moe_gate_up
+from kernels.quant_format import QuantFormat
+from kernels.reference import quant_moe as reference
+from kernels.reference.quant_gemv import dequantize_rows, quantize_rows
+from tests.kernels.activations import poisoned_activation, random_activation, relative_error
+from tests.kernels.random_weights import random_weight
+
+EPS = 1e-6
+EXPERTS, TOP_K, FFN, HIDDEN = 5, 2, 32, 256
+
+
+def _routing(num_tokens: int) -> Routing:
+    return Routing(torch.full((num_tokens, TOP_K), -1, dtype=torch.int32), torch.full((num_tokens, TOP_K + 1), torch.nan))
+
+
+@pytest.mark.parametrize("has_shared", [False, True])
+def test_first_half_of_the_chosen_experts(has_shared: bool) -> None:
+    x = random_activation(2, HIDDEN)
+    logits = torch.randn(2, EXPERTS + has_shared)
+    gate = random_weight(EXPERTS * FFN, HIDDEN, QuantFormat.Q4_K, seed=1)
+    up = random_weight(EXPERTS * FFN, HIDDEN, QuantFormat.Q4_K, seed=2)
+    shared = tuple(random_weight(FFN, HIDDEN, QuantFormat.Q8_0, seed=s) for s in (3, 4)) if has_shared else None
+    routing = _routing(2)
+    out = poisoned_activation(2 * (TOP_K + has_shared), FFN)
+    moe_gate_up(x, logits, gate, up, shared, routing, out, EPS)
+    ids, weights = reference.quant_route(logits, TOP_K, has_shared)
+    assert torch.equal(routing.expert_ids.long(), ids)
+    width = TOP_K + has_shared
+    assert relative_error(routing.weights[:, :width], weights[:, :width]) < 1e-5
+    expected = reference.moe_gate_up(x, ids, gate, up, shared, EXPERTS, EPS)
+    assert relative_error(dequantize_rows(out), dequantize_rows(expected)) < 2e-3
+    assert relative_error(out.sums, expected.sums) < 2e-2
+
+
+@pytest.mark.parametrize("has_shared", [False, True])
+def test_second_half_adds_to_the_residual_and_emits(has_shared: bool) -> None:
+    slots = TOP_K + has_shared
+    h = quantize_rows(torch.randn(2 * slots, 256))
+    routing = Routing(torch.tensor([[3, 0], [1, 4]], dtype=torch.int32), torch.rand(2, TOP_K + 1))
+    down = random_weight(EXPERTS * HIDDEN, 256, QuantFormat.Q5_K, seed=1)
+    shared_down = random_weight(HIDDEN, 256, QuantFormat.Q8_0, seed=2) if has_shared else None
+    residual = torch.randn(2, HIDDEN)
+    norm_weight = torch.rand(HIDDEN) + 0.5
+    expected = reference.moe_down(h, routing.expert_ids, routing.weights, down, shared_down, residual)
+    out = poisoned_activation(2, HIDDEN)
+    moe_down(h, routing, down, shared_down, residual, norm_weight, out)
+    assert relative_error(residual, expected) < 1e-5
+    emitted = quantize_rows(expected, norm_weight)
+    assert relative_error(out.plain, emitted.plain) < 1e-5
+    assert relative_error(out.square_sums, emitted.square_sums) < 1e-5
+    assert relative_error(dequantize_rows(out), dequantize_rows(emitted)) < 2e-3
+
+
+def test_equal_logits_choose_the_lower_ids() -> None:
+    routing = _routing(1)
+    gate, up = (random_weight(EXPERTS * FFN, HIDDEN, QuantFormat.Q8_0, seed=s) for s in (1, 2))
+    moe_gate_up(random_activation(1, HIDDEN), torch.zeros(1, EXPERTS), gate, up, None, routing,
+                poisoned_activation(TOP_K, FFN), EPS)
+    assert routing.expert_ids.tolist() == [[0, 1]]
