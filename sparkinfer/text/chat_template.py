@@ -4,7 +4,7 @@ Rules where templates and clients disagree:
 
 * Special tokens in a client's strings are plain text (special_text.py); the template sees them with a sentinel inside,
   so they cannot pass for its own markers either. The one exception is a reasoning block at the head of an assistant
-  message, which is the model's own writing: its tags reach the template as they are.
+  message without a reasoning field: if the template takes such a block apart, it is given the tags as they are.
 * A system message after the first position, where the template refuses it: in ChatML templates it becomes a system
   turn in its place; in others it is put before the next user message, or after the last one if none follows. The
   messages before it render as they would without it, so a cached prefix stays valid.
@@ -82,9 +82,6 @@ class ChatTemplate:
         sentinel = choose_sentinel(messages, tools, prompt.template_kwargs, self.source or "")
         place = choose_sentinel(messages, tools, prompt.template_kwargs, self.source or "", sentinel)
         marks = _Marks(sentinel, place)
-        shielded = [self._shield_message(message, sentinel) for message in messages]
-        if prompt.continue_final_message:
-            _mark_continuation(shielded, prompt, place)
         variables = {
             "documents": None,
             **self._special_text.shield(dict(prompt.template_kwargs), sentinel),
@@ -92,24 +89,38 @@ class ChatTemplate:
             "tools": self._special_text.shield(tools, sentinel) or None,
             "add_generation_prompt": prompt.add_generation_prompt and not prompt.continue_final_message,
         }
-        text = self._render_with_late_system(shielded, variables, marks)
+        shielded = [self._shield(message, sentinel) for message in messages]
+        rendered = self._render_shielded(shielded, variables, marks, prompt)
+        with_blocks = [self._open_reasoning_block(message, sentinel) for message in messages]
+        if with_blocks != shielded:
+            opened = self._render_shielded(with_blocks, variables, marks, prompt)
+            if opened.text != rendered.text:
+                return opened
+        return rendered
+
+    def _render_shielded(
+        self, messages: list[dict[str, Any]], variables: dict[str, Any], marks: _Marks, prompt: ChatPrompt
+    ) -> RenderedPrompt:
         if prompt.continue_final_message:
-            text = _cut_continuation(text, place)
-        return self._special_text.unshield(text, sentinel)
+            messages = _mark_continuation(messages, prompt, marks.place)
+        text = self._render_with_late_system(messages, variables, marks)
+        if prompt.continue_final_message:
+            text = _cut_continuation(text, marks.place)
+        return self._special_text.unshield(text, marks.sentinel)
 
-    def _shield_message(self, message: dict[str, Any], sentinel: str) -> dict[str, Any]:
+    def _shield(self, message: dict[str, Any], sentinel: str) -> dict[str, Any]:
         shielded: dict[str, Any] = self._special_text.shield(message, sentinel)
-        shielded["role"] = message["role"]
-        if message["role"] == "assistant":
-            before, end_tag, answer = message["content"].partition(_END_THINK)
-            lead, tag, inner = before.rpartition(_THINK)
-            if end_tag and not lead.strip():
-                inner, answer = (self._shield_text(text, sentinel) for text in (inner, answer))
-                shielded["content"] = lead + tag + inner + end_tag + answer
-        return shielded
+        return shielded | {"role": message["role"]}
 
-    def _shield_text(self, text: str, sentinel: str) -> str:
-        return str(self._special_text.shield(text, sentinel))
+    def _open_reasoning_block(self, message: dict[str, Any], sentinel: str) -> dict[str, Any]:
+        """The shielded message, but for the tags of a reasoning block at its head."""
+        shielded = self._shield(message, sentinel)
+        before, end_tag, answer = message["content"].partition(_END_THINK)
+        lead, tag, inner = before.rpartition(_THINK)
+        if message["role"] == "assistant" and "reasoning_content" not in message and end_tag and not lead.strip():
+            inner, answer = (str(self._special_text.shield(text, sentinel)) for text in (inner, answer))
+            shielded["content"] = lead + tag + inner + end_tag + answer
+        return shielded
 
     def _render_with_late_system(
         self, messages: list[dict[str, Any]], variables: dict[str, Any], marks: _Marks
@@ -189,13 +200,13 @@ def _fold_late_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return folded
 
 
-def _mark_continuation(messages: list[dict[str, Any]], prompt: ChatPrompt, place: str) -> None:
+def _mark_continuation(messages: list[dict[str, Any]], prompt: ChatPrompt, place: str) -> list[dict[str, Any]]:
     last: Sequence[Message] = prompt.messages[-1:]
     if not last or last[0].role != "assistant" or last[0].tool_calls:
         raise RequestError(
             400, "continue_final_message needs an assistant message without tool calls at the end.", param="messages"
         )
-    messages[-1]["content"] += f"{place}end "
+    return [*messages[:-1], messages[-1] | {"content": f"{messages[-1]['content']}{place}end "}]
 
 
 def _cut_continuation(text: str, place: str) -> str:

@@ -101,8 +101,9 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         _take_step()
-        if isinstance(getattr(obj, "__self__", None), str):
-            _check_growth(obj.__name__, obj.__self__, [*args, *kwargs.values()])
+        method = getattr(obj, "__wrapped__", obj)  # Jinja wraps str.format
+        if isinstance(getattr(method, "__self__", None), str):
+            _check_growth(method.__name__, method.__self__, [*args, *kwargs.values()])
         return _bounded(super().call(context, obj, *args, **kwargs))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:

@@ -116,13 +116,7 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of plain text. Releases the GIL while it works, so a long text does not stall the other threads."""
-        if not text:
-            return []
-        if self.options.add_space_prefix:
-            text = " " + text
-        if not text.isascii():
-            text = _without_lone_surrogates(text)
-        return list(self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids)
+        return self._encode_all([text])[0]
 
     def encode_text_prompt(self, text: str) -> list[int]:
         options = self.options
@@ -132,13 +126,13 @@ class Tokenizer:
 
     def encode_rendered(self, rendered: RenderedPrompt) -> list[int]:
         """Ids of a rendered chat; BOS comes first if the model wants one and the template did not write it."""
-        ids: list[int] = []
-        end = 0
-        for start, next_end in rendered.special_spans:
-            ids += self.encode(rendered.text[end:start])
-            ids.append(self.vocabulary.structural_ids[rendered.text[start:next_end]])
-            end = next_end
-        ids += self.encode(rendered.text[end:])
+        spans, text = rendered.special_spans, rendered.text
+        starts, ends = [0, *(end for _, end in spans)], [*(start for start, _ in spans), len(text)]
+        runs = self._encode_all([text[start:end] for start, end in zip(starts, ends, strict=True)])
+        ids = runs[0]
+        for (start, end), run in zip(spans, runs[1:], strict=True):
+            ids.append(self.vocabulary.structural_ids[text[start:end]])
+            ids += run
         bos = self.options.bos_token_id
         if self.options.add_bos and bos is not None and ids[:1] != [bos]:
             ids.insert(0, bos)
@@ -177,6 +171,12 @@ class Tokenizer:
             data = data.removeprefix(b" ")
         return data.decode("utf-8", "replace")
 
+    def _encode_all(self, texts: list[str]) -> list[list[int]]:
+        """One call for all texts: between two calls another thread could keep the GIL for its whole interval."""
+        prefix = " " if self.options.add_space_prefix else ""
+        prepared = [prefix + _without_lone_surrogates(text) if text else "" for text in texts]
+        return [list(encoding.ids) for encoding in self._backend.encode_batch_fast(prepared, add_special_tokens=False)]
+
     def _find_stop_token_ids(self) -> frozenset[int]:
         structural = self.vocabulary.structural_ids
         ids = {structural[text] for text in _STOP_TEXTS if text in structural}
@@ -198,6 +198,8 @@ def _vocabulary_of(definition: dict[str, Any], template: str) -> Vocabulary:
 
 def _without_lone_surrogates(text: str) -> str:
     """Halves of UTF-16 pairs, which JSON can carry and UTF-8 cannot, become U+FFFD."""
+    if text.isascii():
+        return text
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
