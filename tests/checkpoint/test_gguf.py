@@ -10,6 +10,8 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
 from sparkinfer.checkpoint.ggml_type import GGMLType
 from sparkinfer.checkpoint.gguf import GGUFFile
@@ -43,6 +45,20 @@ def test_every_value_type(tmp_path: Path) -> None:
     assert read == expected | {"numbers": [-1, 2]}
     assert list(read) == list(metadata)
     assert {type(value) for value in read.values()} == {int, float, bool, str, list}
+
+
+SCALARS = st.one_of(st.integers(0, 2**32 - 1), st.text(max_size=20), st.booleans(), st.floats(width=32, allow_nan=False))
+LISTS = st.one_of(
+    st.lists(st.integers(0, 2**32 - 1)), st.lists(st.text(max_size=20)), st.lists(st.booleans()),
+    st.lists(st.lists(st.text(max_size=5), min_size=1, max_size=4), max_size=4),
+)
+
+
+@given(metadata=st.dictionaries(st.text(min_size=1, max_size=30), SCALARS | LISTS, max_size=6))
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_metadata_is_read_as_written(tmp_path: Path, metadata: dict[str, Any]) -> None:
+    assume("general.alignment" not in metadata and "split.count" not in metadata)
+    assert open_bytes(tmp_path, gguf_bytes(metadata)).metadata == metadata
 
 
 def test_a_bool_may_be_any_non_zero_byte(tmp_path: Path) -> None:
