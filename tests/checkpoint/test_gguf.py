@@ -47,7 +47,7 @@ def test_every_value_type(tmp_path: Path) -> None:
     assert {type(value) for value in read.values()} == {int, float, bool, str, list}
 
 
-SCALARS = st.one_of(st.integers(0, 2**32 - 1), st.text(max_size=20), st.booleans(), st.floats(width=32, allow_nan=False))
+SCALARS = st.integers(0, 2**32 - 1) | st.text(max_size=20) | st.booleans() | st.floats(width=32, allow_nan=False)
 LISTS = st.one_of(
     st.lists(st.integers(0, 2**32 - 1)), st.lists(st.text(max_size=20)), st.lists(st.booleans()),
     st.lists(st.lists(st.text(max_size=5), min_size=1, max_size=4), max_size=4),
