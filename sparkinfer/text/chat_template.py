@@ -22,7 +22,7 @@ from jinja2 import Template, TemplateSyntaxError
 
 from sparkinfer.errors import RequestError
 from sparkinfer.request import ChatPrompt, Message
-from sparkinfer.text.special_text import RenderedPrompt, choose_sentinel
+from sparkinfer.text.special_text import RenderedPrompt, choose_sentinels
 from sparkinfer.text.template_messages import template_messages
 from sparkinfer.text.template_sandbox import TEMPLATE_ERRORS, TemplateSandbox
 from sparkinfer.text.tokenizer import Tokenizer
@@ -79,8 +79,7 @@ class ChatTemplate:
         """
         messages = template_messages(prompt.messages, self.source or "")
         tools = list(prompt.tools)
-        sentinel = choose_sentinel(messages, tools, prompt.template_kwargs, self.source or "")
-        place = choose_sentinel(messages, tools, prompt.template_kwargs, self.source or "", sentinel)
+        sentinel, place = choose_sentinels(2, [messages, tools, prompt.template_kwargs, self.source])
         marks = _Marks(sentinel, place)
         variables = {
             "documents": None,
@@ -91,12 +90,13 @@ class ChatTemplate:
         }
         shielded = [self._shield(message, sentinel) for message in messages]
         rendered = self._render_shielded(shielded, variables, marks, prompt)
-        with_blocks = [self._open_reasoning_block(message, sentinel) for message in messages]
-        if with_blocks != shielded:
-            opened = self._render_shielded(with_blocks, variables, marks, prompt)
-            if opened.text != rendered.text:
-                return opened
-        return rendered
+        blocks = [i for i, message in enumerate(messages) if _has_reasoning_block(message)]
+        if not blocks:
+            return rendered
+        for i in blocks:
+            shielded[i]["content"] = self._open_reasoning_block(messages[i]["content"], sentinel)
+        opened = self._render_shielded(shielded, variables, marks, prompt)
+        return opened if opened.text != rendered.text else rendered
 
     def _render_shielded(
         self, messages: list[dict[str, Any]], variables: dict[str, Any], marks: _Marks, prompt: ChatPrompt
@@ -109,18 +109,15 @@ class ChatTemplate:
         return self._special_text.unshield(text, marks.sentinel)
 
     def _shield(self, message: dict[str, Any], sentinel: str) -> dict[str, Any]:
-        shielded: dict[str, Any] = self._special_text.shield(message, sentinel)
-        return shielded | {"role": message["role"]}
+        shield = self._special_text.shield
+        return {key: value if key == "role" else shield(value, sentinel) for key, value in message.items()}
 
-    def _open_reasoning_block(self, message: dict[str, Any], sentinel: str) -> dict[str, Any]:
-        """The shielded message, but for the tags of a reasoning block at its head."""
-        shielded = self._shield(message, sentinel)
-        before, end_tag, answer = message["content"].partition(_END_THINK)
+    def _open_reasoning_block(self, content: str, sentinel: str) -> str:
+        """The shielded content, but for the tags of the reasoning block at its head."""
+        before, end_tag, answer = content.partition(_END_THINK)
         lead, tag, inner = before.rpartition(_THINK)
-        if message["role"] == "assistant" and "reasoning_content" not in message and end_tag and not lead.strip():
-            inner, answer = (str(self._special_text.shield(text, sentinel)) for text in (inner, answer))
-            shielded["content"] = lead + tag + inner + end_tag + answer
-        return shielded
+        inner, answer = (str(self._special_text.shield(text, sentinel)) for text in (inner, answer))
+        return lead + tag + inner + end_tag + answer
 
     def _render_with_late_system(
         self, messages: list[dict[str, Any]], variables: dict[str, Any], marks: _Marks
@@ -177,6 +174,13 @@ def _compile(source: str | None) -> tuple[Template | None, str]:
     except TemplateSyntaxError as error:
         logger.error("the model's chat template does not parse, chats will be refused: %s", error)
         return None, f"This model's chat template does not parse: {error}"
+
+
+def _has_reasoning_block(message: dict[str, Any]) -> bool:
+    if message["role"] != "assistant" or "reasoning_content" in message:
+        return False
+    before, end_tag, _ = message["content"].partition(_END_THINK)
+    return bool(end_tag) and not before.rpartition(_THINK)[0].strip()
 
 
 def _fold_late_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -32,11 +32,14 @@ class OutputParser:
         """starts_in_reasoning: the prompt ends with an open <think>."""
         self.in_reasoning = starts_in_reasoning
         self._state = _State.OPENING
+        self._is_content = False
         self._held = ""
         self._newlines_left = _NEWLINES_AFTER_CLOSE
 
     def push(self, text: str) -> tuple[str, str]:
         """(reasoning, content) that became certain with `text`."""
+        if self._is_content:
+            return "", text
         self._held += text
         reasoning = ""
         if self._state == _State.OPENING:
@@ -45,7 +48,8 @@ class OutputParser:
             reasoning = self._reason()
         if self._state == _State.CLOSING:
             self._skip_newlines()
-        return reasoning, self._take() if self._state == _State.CONTENT else ""
+        self._is_content = self._state == _State.CONTENT
+        return reasoning, self._take() if self._is_content else ""
 
     def flush(self) -> tuple[str, str]:
         """(reasoning, content) that was held back, at the end of the stream."""
@@ -92,9 +96,9 @@ class OutputParser:
 
 def _held_length(text: str) -> int:
     """Length of the end of `text` that may turn out to be (a newline and) the closing marker."""
+    end = text[-len(_CLOSE):]  # one character less than a newline and the marker
+    if "\n" not in end and "<" not in end:
+        return 0
     closing = "\n" + _CLOSE
-    for length in range(min(len(text), len(closing) - 1), 0, -1):
-        tail = text[-length:]
-        if closing.startswith(tail) or _CLOSE.startswith(tail):
-            return length
-    return 0
+    matches = (n for n in range(len(end), 0, -1) if closing.startswith(end[-n:]) or _CLOSE.startswith(end[-n:]))
+    return next(matches, 0)

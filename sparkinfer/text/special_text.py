@@ -8,6 +8,7 @@ them is still encoded as one run.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ class SpecialText:
         self._first_char = re.compile(rf"(?={trie}).", re.DOTALL)  # overlapping tokens too
         self._heads = frozenset(text[:i] for text in self._texts for i in range(1, len(text)))
         self._tails = frozenset(text[i:] for text in self._texts for i in range(1, len(text)))
+        self._head_ends = frozenset(head[-1] for head in self._heads)
+        self._tail_starts = frozenset(tail[0] for tail in self._tails)
         self._longest = max(map(len, self._texts), default=0)
 
     def parse(self, text: str) -> RenderedPrompt:
@@ -68,35 +71,34 @@ class SpecialText:
         if self._pattern.search(text):
             text = self._first_char.sub(lambda match: match[0] + sentinel, text)
         core = text.strip()
-        if not core or not self._texts:
+        is_inner = 1 < len(core) < self._longest and any(core in special for special in self._texts)
+        before, after = is_inner or self._could_continue(core), is_inner or self._could_begin(core)
+        if not (before or after):
             return text
-        lead = text[: text.index(core[0])]
-        trail = text[len(lead) + len(core):]
-        before = sentinel if self._could_continue(core) else ""
-        after = sentinel if self._could_begin(core) else ""
-        return lead + before + core + after + trail
+        lead = len(text) - len(text.lstrip())
+        end = lead + len(core)
+        return text[:lead] + sentinel * before + core + sentinel * after + text[end:]
 
     def _could_begin(self, core: str) -> bool:
         """Whether a special token could start in `core` and end in what follows it."""
-        longest = min(self._longest, len(core) + 1)
-        return self._is_inner(core) or any(core[-n:] in self._heads for n in range(1, longest))
+        if core[-1:] not in self._head_ends:
+            return False
+        return any(core[-n:] in self._heads for n in range(1, min(self._longest, len(core) + 1)))
 
     def _could_continue(self, core: str) -> bool:
-        longest = min(self._longest, len(core) + 1)
-        return self._is_inner(core) or any(core[:n] in self._tails for n in range(1, longest))
-
-    def _is_inner(self, core: str) -> bool:
-        return 1 < len(core) < self._longest and any(core in text for text in self._texts)
+        if core[:1] not in self._tail_starts:
+            return False
+        return any(core[:n] in self._tails for n in range(1, min(self._longest, len(core) + 1)))
 
 
-def choose_sentinel(*values: Any) -> str:
-    """A character that occurs in none of the strings inside `values`, neither as itself nor as a JSON escape."""
-    texts = list(_strings(values))
-    for sentinel in _SENTINELS:
-        escaped = json_escape(sentinel)
-        if not any(sentinel in text or escaped in text for text in texts):
-            return sentinel
-    raise RequestError(400, "The messages use every private-use character that exists.", param="messages")
+def choose_sentinels(count: int, values: Any) -> list[str]:
+    """Characters that occur in none of the strings inside `values`, neither as themselves nor as JSON escapes."""
+    text = "\0".join(_strings(values))
+    unused = (char for char in _SENTINELS if char not in text and json_escape(char) not in text)
+    sentinels = list(itertools.islice(unused, count))
+    if len(sentinels) < count:
+        raise RequestError(400, "The messages use every private-use character that exists.", param="messages")
+    return sentinels
 
 
 def json_escape(sentinel: str) -> str:

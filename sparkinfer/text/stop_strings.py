@@ -17,12 +17,15 @@ class StopStringFilter:
         """Empty stop strings are ignored: the API layer refuses them."""
         self.matched: str | None = None
         self._stops = [stop for stop in stops if stop]
+        self._first_chars = frozenset(stop[0] for stop in self._stops)
         self._held = ""
 
     def push(self, text: str) -> str:
         """Text that is safe to show; "" once a stop string has been seen."""
         if self.matched is not None:
             return ""
+        if not self._held and self._first_chars.isdisjoint(text):
+            return text
         buffer = self._held + text
         found = [(start + len(stop), start, stop) for stop in self._stops if (start := buffer.find(stop)) >= 0]
         if found:
