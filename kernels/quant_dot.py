@@ -282,3 +282,18 @@ def emit_block(
     tl.store(xp_ptr + offs, weighted)
     tl.store(ss_ptr + block, tl.sum(x * x, axis=0))
     quantize_block(weighted, block, v_ptr, xs_ptr, xm_ptr, COLS)
+
+
+@triton.jit
+def quantize_blocks(x, first_block, v_ptr, xs_ptr, xm_ptr, COLS: tl.constexpr, BLOCKS: tl.constexpr):
+    """`quantize_block` for BLOCKS blocks from `first_block` on; x: [16 * BLOCKS] f32."""
+    x = tl.reshape(x, (BLOCKS, 16))
+    block = first_block + tl.arange(0, BLOCKS)
+    place = (block % 2) * (COLS // 32) + block // 2
+    amax = tl.max(tl.abs(x), axis=1)
+    scale = amax / 127.0
+    inverse = tl.where(amax > 0.0, 127.0 / amax, 0.0)
+    q = tl.floor(x * inverse[:, None] + 0.5)
+    tl.store(v_ptr + place[:, None] * 16 + tl.arange(0, 16)[None, :], q.to(tl.int8))
+    tl.store(xs_ptr + place, scale)
+    tl.store(xm_ptr + place, scale * tl.sum(q, axis=1))

@@ -1,0 +1,166 @@
+"""Attention of one new token per sequence over the paged cache (flash-decoding): split along the context, then combined.
+
+A split covers a fixed share of its sequence, whatever else is in the batch, and splits are combined in order, so a
+sequence's result does not depend on its neighbours. The combination applies the output gate and quantises.
+Bytes moved: k and v of the visible context once. Accumulation: f32 (bf16 operands).
+Reference:   kernels/reference/paged_decode.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from kernels.launch import INTERPRETED
+from kernels.quant_dot import quantize_blocks
+from kernels.quant_format import QuantActivation
+from kernels.rope_store_kv import HeadShape
+
+NUM_SPLITS = 64  # programs per sequence and key head at long contexts: 2 heads fill 132 multiprocessors
+
+
+@dataclass(frozen=True, slots=True)
+class PagedKV:
+    """One layer's cache and where each sequence's blocks are.
+
+    k, v:          [num_slots, num_kv_heads, head_dim] bf16 or int8
+    scales:        with int8: (k, v) each [num_slots, num_kv_heads] f16
+    block_tables:  [num_seqs, max_blocks] int32
+    context_lens:  [num_seqs] int32, the new token counted
+    window:        tokens a query sees, itself counted; 0: all
+    """
+
+    k: Tensor
+    v: Tensor
+    scales: tuple[Tensor, Tensor] | None
+    block_tables: Tensor
+    context_lens: Tensor
+    block_size: int
+    window: int = 0
+
+
+@triton.jit
+def _span(context_len, WINDOW: tl.constexpr, SPLITS: tl.constexpr, TILE: tl.constexpr):
+    """(first visible token, tokens per split) of a sequence."""
+    first = tl.maximum(context_len - WINDOW, 0) if WINDOW > 0 else context_len * 0
+    per_split = tl.cdiv(tl.cdiv(context_len - first, SPLITS), TILE) * TILE
+    return first, per_split
+
+
+@triton.jit
+def _paged_decode_kernel(
+    q_ptr, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, tables_ptr, stride_table, lens_ptr, partial_ptr, lse_ptr, scale,
+    H: tl.constexpr, HK: tl.constexpr, D: tl.constexpr, GROUP: tl.constexpr, BLOCK_G: tl.constexpr, TILE: tl.constexpr,
+    SPLITS: tl.constexpr, BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr, INT8: tl.constexpr, EXACT: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    split = tl.program_id(0)
+    kv_head = tl.program_id(1)
+    m = tl.program_id(2)
+    if PDL:
+        gdc_wait()
+        gdc_launch_dependents()
+    DOT: tl.constexpr = tl.float32 if EXACT else tl.bfloat16
+    context_len = tl.load(lens_ptr + m)
+    first, per_split = _span(context_len, WINDOW, SPLITS, TILE)
+    begin = first + split * per_split
+    end = tl.minimum(begin + per_split, context_len)
+    if begin < context_len:
+        offs_g = tl.arange(0, BLOCK_G)
+        offs_d = tl.arange(0, D)
+        head = kv_head * GROUP + offs_g
+        q = tl.load(q_ptr + (m * H + head)[:, None] * D + offs_d[None, :], mask=offs_g[:, None] < GROUP, other=0.0)
+        q = (q * scale).to(DOT)
+        best = tl.full((BLOCK_G,), float("-inf"), tl.float32)
+        total = tl.zeros((BLOCK_G,), tl.float32)
+        acc = tl.zeros((BLOCK_G, D), tl.float32)
+        for start in tl.range(begin, end, TILE):
+            token = start + tl.arange(0, TILE)
+            seen = token < end
+            block = tl.load(tables_ptr + m * stride_table + token // BLOCK_SIZE, mask=seen, other=0)
+            row = (block.to(tl.int64) * BLOCK_SIZE + token % BLOCK_SIZE) * HK + kv_head
+            k = tl.load(k_ptr + row[:, None] * D + offs_d[None, :], mask=seen[:, None], other=0.0).to(DOT)
+            scores = tl.dot(q, tl.trans(k))
+            if INT8:
+                scores *= tl.load(k_scale_ptr + row, mask=seen, other=0.0).to(tl.float32)[None, :]
+            scores = tl.where(seen[None, :], scores, float("-inf"))
+            new_best = tl.maximum(best, tl.max(scores, axis=1))
+            p = tl.exp(scores - new_best[:, None])
+            shrink = tl.exp(best - new_best)
+            total = total * shrink + tl.sum(p, axis=1)
+            if INT8:
+                p *= tl.load(v_scale_ptr + row, mask=seen, other=0.0).to(tl.float32)[None, :]
+            v = tl.load(v_ptr + row[:, None] * D + offs_d[None, :], mask=seen[:, None], other=0.0).to(DOT)
+            acc = acc * shrink[:, None] + tl.dot(p.to(DOT), v)
+            best = new_best
+        place = (m * H + head) * SPLITS + split
+        tl.store(partial_ptr + place[:, None] * D + offs_d[None, :], acc / total[:, None], mask=offs_g[:, None] < GROUP)
+        tl.store(lse_ptr + place, best + tl.log(total), mask=offs_g < GROUP)
+
+
+@triton.jit
+def _combine_kernel(
+    partial_ptr, lse_ptr, lens_ptr, gate_ptr, stride_gate, v_ptr, ys_ptr, ym_ptr, H: tl.constexpr, D: tl.constexpr,
+    TILE: tl.constexpr, SPLITS: tl.constexpr, WINDOW: tl.constexpr, GATED: tl.constexpr, PDL: tl.constexpr,
+):
+    head = tl.program_id(0)
+    m = tl.program_id(1)
+    if PDL:
+        gdc_wait()
+        gdc_launch_dependents()
+    context_len = tl.load(lens_ptr + m)
+    first, per_split = _span(context_len, WINDOW, SPLITS, TILE)
+    split = tl.arange(0, SPLITS)
+    offs_d = tl.arange(0, D)
+    used = split * per_split < context_len - first
+    place = (m * H + head) * SPLITS + split
+    lse = tl.load(lse_ptr + place, mask=used, other=float("-inf"))
+    weight = tl.exp(lse - tl.max(lse, axis=0))
+    weight = weight / tl.sum(weight, axis=0)
+    partial = tl.load(partial_ptr + place[:, None] * D + offs_d[None, :], mask=used[:, None], other=0.0)
+    out = tl.sum(partial * weight[:, None], axis=0)
+    if GATED:
+        gate = tl.load(gate_ptr + m * stride_gate + head * 2 * D + D + offs_d)
+        out = out / (1.0 + tl.exp(-gate))
+    COLS: tl.constexpr = H * D
+    quantize_blocks(out, head * (D // 16), v_ptr + m * COLS, ys_ptr + m * (COLS // 16), ym_ptr + m * (COLS // 16), COLS,
+                    D // 16)
+
+
+def paged_decode(
+    q: Tensor,
+    kv: PagedKV,
+    shape: HeadShape,
+    projected: Tensor,
+    workspace: tuple[Tensor, Tensor],
+    out: QuantActivation,
+    tile: int = 64,
+    pdl: bool = False,
+) -> None:
+    """softmax(q k^T / sqrt(head_dim)) v per query head, times sigmoid(gate) where the heads are gated, quantised.
+
+    q:          [num_seqs, num_q_heads, head_dim] f32, rotated; head_dim a power of two
+    projected:  [num_seqs, shape.row] f32, read for the gates
+    workspace:  ([num_seqs, num_q_heads, NUM_SPLITS, head_dim] f32, [num_seqs, num_q_heads, NUM_SPLITS] f32)
+    out:        [num_seqs, num_q_heads * head_dim] values, scales and sums written
+    """
+    num_seqs = q.shape[0]
+    partial, lse = workspace
+    group = shape.num_q_heads // shape.num_kv_heads
+    k_scale, v_scale = kv.scales or (kv.k, kv.v)
+    options = {"launch_pdl": True} if pdl else {}
+    common = {"H": shape.num_q_heads, "D": shape.head_dim, "TILE": tile, "SPLITS": NUM_SPLITS, "WINDOW": kv.window,
+              "PDL": pdl, **options}
+    _paged_decode_kernel[(NUM_SPLITS, shape.num_kv_heads, num_seqs)](
+        q, kv.k, kv.v, k_scale, v_scale, kv.block_tables, kv.block_tables.stride(0), kv.context_lens, partial, lse,
+        shape.head_dim**-0.5, HK=shape.num_kv_heads, GROUP=group, BLOCK_G=max(16, triton.next_power_of_2(group)),
+        BLOCK_SIZE=kv.block_size, INT8=kv.scales is not None, EXACT=INTERPRETED, num_warps=4, num_stages=2, **common,
+    )
+    _combine_kernel[(shape.num_q_heads, num_seqs)](
+        partial, lse, kv.context_lens, projected, projected.stride(0), out.values, out.scales, out.sums,
+        GATED=shape.is_gated, num_warps=4, **common,
+    )
