@@ -6,7 +6,6 @@ Exit codes: 0 clean, 1 open requests were cut off, 3 a worker failed to boot, 4 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import errno
@@ -18,7 +17,6 @@ import signal
 import socket
 import sys
 import time
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ipc.fabric import Fabric
@@ -33,6 +31,7 @@ from sparkinfer.errors import CheckpointError, ConfigError
 from sparkinfer.log import setup_logging
 from workers.boot_progress import BootProgress, banner
 from workers.child import Child
+from workers.command_line import overrides, parse_arguments
 from workers.run_dir import create_run_dir
 
 log = logging.getLogger("supervisor")
@@ -250,26 +249,10 @@ def _describe_exit(code: int) -> str:
     return f"{signal.Signals(-code).name}{hint}"
 
 
-def _version() -> str:
-    try:
-        return version("sparkinfer")
-    except PackageNotFoundError:  # run from a checkout that is not installed
-        return "development"
-
-
-def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="supervisor.py", description="Serve a GGUF model over the OpenAI API.")
-    parser.add_argument("--config", metavar="FILE", help="TOML configuration; without it the embedded default model")
-    parser.add_argument("--set", metavar="SECTION.KEY=VALUE", action="append", default=[], help="override one setting")
-    parser.add_argument("--check-config", action="store_true", help="check the configuration and exit")
-    parser.add_argument("--version", action="version", version=f"sparkinfer {_version()}")
-    return parser.parse_args(argv)
-
-
 def main(argv: list[str] | None = None) -> int:
     arguments = parse_arguments(argv)
     try:
-        config = load_config(arguments.config, arguments.set)
+        config = load_config(arguments.config, overrides(arguments))
         if arguments.check_config:
             print("configuration OK")
             return EXIT_CLEAN

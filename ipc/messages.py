@@ -27,6 +27,7 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
 
     request: Request
     reply_to: int
+    generation: int                   # of that http worker: ZeroMQ may deliver this after the worker's PeerDown
 
 
 class Count(msgspec.Struct, frozen=True, tag="count"):
@@ -49,6 +50,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, tag="generate", omit_d
 
     request_id: RequestId
     reply_to: int
+    generation: int                   # of that text worker
     prompt_token_ids: bytes           # int32, little-endian
     sampling: SamplingParams
     n: int = 1

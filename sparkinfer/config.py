@@ -64,10 +64,10 @@ class EngineConfig:
 
     device: str = "auto"                       # "auto", "cpu", "cuda" or "cuda:N"
     runner: str = _limited("model", choices=("model", "scripted"))  # "scripted": no weights, for benchmarks of the rest
-    scripted_step_us: int = _limited(0, low=0, high=10_000_000)     # duration of one scripted step
-    threads: int = _limited(0, low=0, high=1024)                    # CPU threads of the forward; 0: measured choice
-    block_size: int = _limited(16, low=1, high=256)                 # tokens per KV block
-    kv_cache_gib: float = _limited(0.0, low=0, high=4096)           # 0: what max_num_seqs full contexts need, within memory
+    scripted_step_us: int = _limited(0, low=0, high=10_000_000)                # duration of one scripted step
+    threads: int = _limited(0, low=0, high=1024)           # CPU threads of the forward; 0: all this process may use
+    block_size: int = _limited(16, low=1, high=256)        # tokens per KV block
+    kv_cache_gib: float = _limited(0.0, low=0, high=4096)  # 0: what max_num_seqs contexts need, within memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,9 @@ ENVIRONMENT = {
 }
 
 
-def load_config(path: str | None, overrides: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> Config:
+def load_config(
+    path: str | None, overrides: Sequence[str] = (), environment: Mapping[str, str] | None = None
+) -> Config:
     """Read `path` (None: defaults only), apply the environment and then `section.key=value` overrides.
 
     environment: for tests; None means the process's own.
@@ -174,7 +176,8 @@ def _build(tables: dict[str, dict[str, tuple[Any, str]]]) -> Config:
     for section, table in tables.items():
         if section not in sections:
             source = next(iter(table.values()))[1] if table else "configuration"
-            raise ConfigError(f"{source}: unknown section [{section}]{_hint(section, sections)}; sections: {_section_names()}")
+            unknown = f"unknown section [{section}]{_hint(section, sections)}"
+            raise ConfigError(f"{source}: {unknown}; sections: {_section_names()}")
         built[section] = _build_section(section, sections[section], table)
     return Config(**built)
 
@@ -197,8 +200,8 @@ def _converted(where: str, value: Any, kind: Any, source: str) -> Any:
     origin = typing.get_origin(kind) or kind
     if origin is tuple:
         items = [item for item in value.split(",") if item] if from_text else value
-        if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
-            raise ConfigError(f"{where} = {value!r}: expected a list of strings")
+        if not isinstance(items, list) or not all(isinstance(item, str) and item.isascii() and item for item in items):
+            raise ConfigError(f"{where}: expected a list of non-empty ASCII strings")
         return tuple(items)
     if from_text and origin is not str:
         value = _parsed(where, value, origin)

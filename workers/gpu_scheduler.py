@@ -140,6 +140,8 @@ class GpuScheduler:
 
     def _handle(self, message: Any) -> None:
         if isinstance(message, Generate):
+            if self._context.peers.is_dead(f"text-{message.reply_to}", message.generation):
+                return
             prompt_token_ids = np.frombuffer(message.prompt_token_ids, dtype="<i4").tolist()
             self._engine.submit(
                 message.request_id, message.reply_to, prompt_token_ids, message.sampling, message.n, message.priority

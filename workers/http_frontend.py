@@ -56,7 +56,7 @@ class HttpFrontend:
         self._config = context.config.server
         self._metrics = HttpMetrics(str(Path(context.spec.run_dir) / "metrics"))
         self._service = LiveService(context)
-        self._pool = LiveTextPool(context.spec.index, context.peers)
+        self._pool = LiveTextPool(context.spec.index, context.spec.generation, context.peers)
         ids = RequestIds(context.spec.index, context.spec.generation)
         self._generations = Generations(self._service, self._pool, self._metrics, ids, self._config.always_stream_usage)
         self._loop = asyncio.get_running_loop()

@@ -36,16 +36,18 @@ class TextPool(Protocol):
 class LiveTextPool:
     """The pool over ZeroMQ outboxes and rings. Each request goes to the text worker that holds the fewest of ours."""
 
-    def __init__(self, http_index: int, peers: Peers) -> None:
+    def __init__(self, http_index: int, generation: int, peers: Peers) -> None:
+        """http_index, generation: this process's own."""
         self.router = EventRouter()
         self._http_index = http_index
+        self._generation = generation
         self._peers = peers
 
     def submit(self, answer: Answer, requests: Sequence[Request]) -> None:
         try:
             for request in requests:
                 worker = self._least_loaded()
-                self._send(worker, Submit(request, self._http_index))
+                self._send(worker, Submit(request, self._http_index, self._generation))
                 self.router.add(request.request_id, answer, worker, request.n)
         except RequestError:
             self.abandon(answer, requests)

@@ -52,6 +52,7 @@ class Peers:
         self._run_dir = run_dir
         self._outboxes: dict[str, Outbox] = {}
         self.generations: dict[str, int] = {}
+        self._dead: dict[str, int] = {}  # the last generation known to be gone
 
     def up(self, message: PeerUp) -> None:
         self._close(message.name)
@@ -60,10 +61,15 @@ class Peers:
 
     def down(self, message: PeerDown) -> bool:
         """Close the channel; False when a newer generation is already up."""
+        self._dead[message.name] = message.generation
         if self.generations.get(message.name, message.generation) != message.generation:
             return False
         self._close(message.name)
         return True
+
+    def is_dead(self, name: str, generation: int) -> bool:
+        """Whether that process is known to be gone; what it sent may still arrive."""
+        return generation <= self._dead.get(name, 0)
 
     def outbox(self, name: str) -> Outbox | None:
         """The channel to `name`, None while it is down."""
@@ -112,7 +118,12 @@ class WorkerContext:
         on_messages: Callable[[list[Any]], None],
         on_frames: Callable[[str, Sequence[bytes]], None],
     ) -> None:
-        """Call `on_messages(batch)` and `on_frames(writer_name, frames)` from `loop`; start the heartbeat."""
+        """Call `on_messages(batch)` and `on_frames(writer_name, frames)` from `loop`; start the heartbeat.
+
+        What escapes a callback of the loop ends the process, as what escapes `run`'s body does: a ring that cannot be
+        read any more must not look alive.
+        """
+        loop.set_exception_handler(_end_process)
         self.inbox.watch(loop, on_messages)
         for name, reader in self.readers.items():
             loop.add_reader(reader.fileno(), self._drain, name, reader, on_frames)
@@ -156,6 +167,14 @@ def run(body: Callable[[WorkerContext], None], inbox_decoder: MessageDecoder[Any
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code)  # interpreter teardown can take longer than a drain may
+
+
+def _end_process(loop: asyncio.AbstractEventLoop, details: dict[str, Any]) -> None:
+    """Loop exception handler. Tasks have their own owners; a plain callback has none but this process."""
+    loop.default_exception_handler(details)
+    if "handle" in details:
+        logging.shutdown()
+        os._exit(EXIT_CRASHED)
 
 
 def _raise_descriptor_limit() -> None:

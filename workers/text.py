@@ -81,6 +81,8 @@ class TextWorker:
 
     def _submit(self, message: Submit) -> None:
         request = message.request
+        if self._context.peers.is_dead(f"http-{message.reply_to}", message.generation):
+            return
         self._requests[request.request_id] = OpenRequest(request, message.reply_to)
         self._spawn(self._encode_and_generate(request))
 
@@ -112,6 +114,7 @@ class TextWorker:
         message = Generate(
             request_id=request.request_id,
             reply_to=self._context.spec.index,
+            generation=self._context.spec.generation,
             prompt_token_ids=np.asarray(encoded.token_ids, dtype="<i4").tobytes(),
             sampling=self._complete(request.sampling, encoded.max_tokens),
             n=request.n,

@@ -109,16 +109,16 @@ def test_a_dead_worker_fails_its_own_requests_only() -> None:
 
 def test_requests_go_to_the_worker_that_holds_fewest() -> None:
     peers = Peers("text-0", "text-1", "gpu-0")
-    pool = LiveTextPool(3, peers)  # type: ignore[arg-type]
+    pool = LiveTextPool(3, 1, peers)  # type: ignore[arg-type]
     pool.submit(Sink(), [request(i) for i in range(1, 5)])  # type: ignore[arg-type]
     sent = {name: outbox.sent for name, outbox in peers.outboxes.items()}
     assert {name: len(messages) for name, messages in sent.items()} == {"text-0": 2, "text-1": 2, "gpu-0": 0}
-    assert sent["text-0"][0] == Submit(request(1), 3)
+    assert sent["text-0"][0] == Submit(request(1), 3, 1)
 
 
 def test_abandoning_aborts_once_and_only_what_is_open() -> None:
     peers, sink = Peers("text-0"), Sink()
-    pool = LiveTextPool(0, peers)  # type: ignore[arg-type]
+    pool = LiveTextPool(0, 1, peers)  # type: ignore[arg-type]
     pool.submit(sink, [request(1), request(2)])  # type: ignore[arg-type]
     pool.on_frames("text-0", [ENCODER.encode([delta(1)]), ENCODER.encode([finish(1)])])
     assert sink.flushes == 1
@@ -129,7 +129,7 @@ def test_abandoning_aborts_once_and_only_what_is_open() -> None:
 
 def test_nothing_stays_behind_when_a_worker_takes_no_more() -> None:
     peers = Peers("text-0")
-    pool = LiveTextPool(0, peers)  # type: ignore[arg-type]
+    pool = LiveTextPool(0, 1, peers)  # type: ignore[arg-type]
     peers.outboxes["text-0"].is_full = True
     for attempt in (peers, Peers()):
         pool._peers = attempt  # type: ignore[assignment]

@@ -41,15 +41,15 @@ INBOXES = [
         codec.TEXT_INBOX,
         [
             *PEERS,
-            Submit(Request(request_id=2**64 - 1, prompt=CHAT, sampling=SAMPLING, n=2, stop=("\n\n",)), 3),
-            Submit(Request(request_id=1, prompt=TokenPrompt(token_ids=(1, 2)), sampling=SAMPLING), 0),
+            Submit(Request(request_id=2**64 - 1, prompt=CHAT, sampling=SAMPLING, n=2, stop=("\n\n",)), 3, 1),
+            Submit(Request(request_id=1, prompt=TokenPrompt(token_ids=(1, 2)), sampling=SAMPLING), 0, 2),
             Count(7, TextPrompt(text=""), 1),
             Abort(9),
         ],
     ),
     (
         codec.GPU_INBOX,
-        [*PEERS, Generate(request_id=1, reply_to=0, prompt_token_ids=b"\1\0\0\0", sampling=SAMPLING, n=2), Abort(9)],
+        [*PEERS, Generate(request_id=1, reply_to=0, generation=1, prompt_token_ids=b"\1\0\0\0", sampling=SAMPLING, n=2), Abort(9)],
     ),
 ]
 

@@ -39,7 +39,7 @@ def test_bad_setting(setting: str, words: list[str]) -> None:
         ("[server]\nport = '80'\n", ["bad.toml", "[server] port", "integer"]),
         ("[server\n", ["bad.toml", "not valid TOML"]),
         ("port = 1\n", ["bad.toml", "port", "outside a section"]),
-        ("[server]\napi_keys = [1]\n", ["bad.toml", "api_keys", "list of strings"]),
+        ("[server]\napi_keys = [1]\n", ["bad.toml", "api_keys", "ASCII strings"]),
     ],
 )
 def test_bad_file(tmp_path: Path, text: str, words: list[str]) -> None:
