@@ -195,10 +195,12 @@ def test_a_preempted_sequence_keeps_the_token_that_was_in_flight():
         give(scheduler, in_flight.popleft())
     newest = scheduler._waiting.head()
     known = len(newest.output_token_ids)
+    scheduler.abort(RequestId(1), 1.0)
     assert newest.has_tokens_in_flight
+    assert not scheduler.schedule().scheduled
     give(scheduler, in_flight.popleft())
     assert len(newest.output_token_ids) == known + 1
-    assert not newest.has_tokens_in_flight
+    assert scheduler.schedule().scheduled[0].token_ids == [2, 2, 2, *newest.output_token_ids]
 
 
 def test_a_stop_token_in_flight_ends_a_preempted_sequence_where_it_waits():
