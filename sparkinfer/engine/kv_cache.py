@@ -43,7 +43,7 @@ class KVCache:
         shape = (num_blocks * block_size, hparams.num_kv_heads, hparams.head_dim)
 
         def pools() -> list[Tensor | None]:
-            return [_zeros(shape, dtype, device) if is_attention(layer_type) else None for layer_type in hparams.layer_types]
+            return [_zeros(shape, dtype, device) if is_attention(kind) else None for kind in hparams.layer_types]
 
         self.k = pools()
         self.v = pools()

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import NamedTuple
 
 from sparkinfer.text.detokenizer import Detokenizer
 from sparkinfer.text.output_parser import OutputParser
+from sparkinfer.text.segment_parser import SEGMENT_MARKERS, SegmentParser
 from sparkinfer.text.stop_strings import StopStringFilter
 from sparkinfer.text.tokenizer import Tokenizer
 
@@ -32,13 +34,21 @@ class TextDelta(NamedTuple):
     entries: list[TokenEntry]
 
 
+class ReplyFormat(Enum):
+    """How a model marks its reasoning."""
+
+    PLAIN = auto()     # not at all
+    THINK = auto()     # <think> ... </think>, then content
+    SEGMENTS = auto()  # segments addressed to the model itself or to the user (Muse Glimmer)
+
+
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
     """How a choice's tokens become text."""
 
-    stop: tuple[str, ...] = ()        # stop strings; they act on content, never on reasoning
-    parses_reasoning: bool = False    # split off a <think> section
-    starts_in_reasoning: bool = False  # the prompt already opened it
+    stop: tuple[str, ...] = ()         # stop strings; they act on content, never on reasoning
+    reply_format: ReplyFormat = ReplyFormat.PLAIN
+    starts_in_reasoning: bool = False  # THINK: the prompt already opened the section
 
 
 class ChoiceStream:
@@ -49,8 +59,8 @@ class ChoiceStream:
     """
 
     def __init__(self, tokenizer: Tokenizer, options: StreamOptions) -> None:
-        self._detokenizer = Detokenizer(tokenizer)
-        self._parser = OutputParser(options.starts_in_reasoning) if options.parses_reasoning else None
+        self._detokenizer = Detokenizer(tokenizer, _visible_ids(tokenizer, options.reply_format))
+        self._parser = _parser(options)
         self._stops = StopStringFilter(options.stop) if options.stop else None
         self._content = ""
         self._reasoning = ""
@@ -125,3 +135,21 @@ class ChoiceStream:
                 self._add_content(content)
         if self._stops is not None and self.stop_string is None:
             self._content += self._stops.flush()
+
+
+def _parser(options: StreamOptions) -> OutputParser | SegmentParser | None:
+    match options.reply_format:
+        case ReplyFormat.THINK:
+            return OutputParser(options.starts_in_reasoning)
+        case ReplyFormat.SEGMENTS:
+            return SegmentParser()
+        case ReplyFormat.PLAIN:
+            return None
+
+
+def _visible_ids(tokenizer: Tokenizer, reply_format: ReplyFormat) -> frozenset[int]:
+    """Control tokens that the parser must see in the text."""
+    if reply_format is not ReplyFormat.SEGMENTS:
+        return frozenset()
+    ids = tokenizer.vocabulary.structural_ids
+    return frozenset(ids[marker] for marker in SEGMENT_MARKERS if marker in ids)

@@ -12,7 +12,7 @@ from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.errors import RequestError
 from sparkinfer.request import ChatPrompt, Prompt, Request, TextPrompt
 from sparkinfer.text.chat_template import ChatTemplate
-from sparkinfer.text.choice_stream import StreamOptions
+from sparkinfer.text.choice_stream import ReplyFormat, StreamOptions
 from sparkinfer.text.tokenizer import Tokenizer
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
@@ -34,7 +34,7 @@ class PromptEncoder:
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate) -> None:
         self.tokenizer = tokenizer
         self._template = template
-        self._thinks = THINK_CLOSE in tokenizer.vocabulary.structural_ids
+        self._reply_format = _reply_format(tokenizer)
 
     @classmethod
     def from_gguf(cls, gguf: GGUFFile, tokenizer_file: Path | None = None) -> PromptEncoder:
@@ -62,8 +62,9 @@ class PromptEncoder:
                 param=_field(request.prompt),
                 code="context_length_exceeded",
             )
-        parses = self._thinks and isinstance(request.prompt, ChatPrompt)
-        stream = StreamOptions(request.stop, parses, parses and text.rstrip().endswith(THINK_OPEN))
+        reply_format = self._reply_format if isinstance(request.prompt, ChatPrompt) else ReplyFormat.PLAIN
+        starts_in_reasoning = reply_format is ReplyFormat.THINK and text.rstrip().endswith(THINK_OPEN)
+        stream = StreamOptions(request.stop, reply_format, starts_in_reasoning)
         echo = (text or self.tokenizer.decode(token_ids)) if request.echo else ""
         return EncodedPrompt(token_ids, max_model_len - len(token_ids), stream, echo)
 
@@ -86,6 +87,13 @@ class PromptEncoder:
                     param=f"prompt[{position}]",
                 )
         return list(prompt.token_ids), ""
+
+
+def _reply_format(tokenizer: Tokenizer) -> ReplyFormat:
+    structural = tokenizer.vocabulary.structural_ids
+    if "<|eom|>" in structural and "<|message|>" in structural:
+        return ReplyFormat.SEGMENTS
+    return ReplyFormat.THINK if THINK_CLOSE in structural else ReplyFormat.PLAIN
 
 
 def _field(prompt: Prompt) -> str:
