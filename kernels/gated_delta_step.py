@@ -40,15 +40,32 @@ class DeltaNetWeights:
 
 
 @triton.jit
-def _convolved(projected_ptr, ring_ptr, conv_ptr, channel, position, C: tl.constexpr, write):
-    """silu of the causal convolution of `channel` (any shape), and the step's column written to the ring."""
+def _inputs(
+    projected_ptr, ring_ptr, conv_ptr, head, position, NK: tl.constexpr, NV: tl.constexpr, D: tl.constexpr
+):
+    """(q, k, v after convolution and SiLU; silu(z)) of a head, each [D] f32; its columns of the ring are written.
+
+    One [4, D] tile: on four vectors the compiler would repeat every load in each warp.
+    """
+    C: tl.constexpr = (2 * NK + NV) * D
+    part = tl.arange(0, 4)[:, None]
+    k_head = head % NK
+    group = tl.where(part == 0, k_head, tl.where(part == 1, NK + k_head, 2 * NK + head + tl.where(part == 3, NV, 0)))
+    channel = group * D + tl.arange(0, D)[None, :]
+    is_conv = part < 3
     current = tl.load(projected_ptr + channel)
-    total = current * tl.load(conv_ptr + channel * 4 + 3)
+    total = current * tl.load(conv_ptr + channel * 4 + 3, mask=is_conv, other=1.0)
     for back in tl.static_range(1, 4):
         column = (position + 4 - back) % 4
-        total += tl.load(ring_ptr + column * C + channel) * tl.load(conv_ptr + channel * 4 + 3 - back)
-    tl.store(ring_ptr + position % 4 * C + channel, current, mask=(channel >= 0) & write)
-    return total / (1.0 + tl.exp(-total))
+        past = tl.load(ring_ptr + column * C + channel, mask=is_conv, other=0.0)
+        total += past * tl.load(conv_ptr + channel * 4 + 3 - back, mask=is_conv, other=0.0)
+    owner = (part == 2) | (head < NK)  # heads that share a key head would store the same numbers
+    tl.store(ring_ptr + position % 4 * C + channel, current, mask=is_conv & owner)
+    total = total / (1.0 + tl.exp(-total))
+    q = tl.sum(tl.where(part == 0, total, 0.0), axis=0)
+    k = tl.sum(tl.where(part == 1, total, 0.0), axis=0)
+    v = tl.sum(tl.where(part == 2, total, 0.0), axis=0)
+    return q, k, v, tl.sum(tl.where(part == 3, total, 0.0), axis=0)
 
 
 @triton.jit
@@ -70,11 +87,7 @@ def _gated_delta_step_kernel(
     position = tl.load(positions_ptr + m).to(tl.int32)
     projected_ptr += m * stride_m
     ring_ptr += slot * 4 * C
-    k_head = head % NK
-    q = _convolved(projected_ptr, ring_ptr, conv_ptr, k_head * D + rows, position, C, head < NK)
-    k = _convolved(projected_ptr, ring_ptr, conv_ptr, (NK + k_head) * D + rows, position, C, head < NK)
-    v = _convolved(projected_ptr, ring_ptr, conv_ptr, (2 * NK + head) * D + rows, position, C, head >= 0)
-    z = tl.load(projected_ptr + C + head * D + rows)
+    q, k, v, gate = _inputs(projected_ptr, ring_ptr, conv_ptr, head, position, NK, NV, D)
     alpha = tl.load(projected_ptr + C + COLS + head) + tl.load(dt_ptr + head)
     beta = 1.0 / (1.0 + tl.exp(-tl.load(projected_ptr + C + COLS + NV + head)))
     softplus = tl.where(alpha > 20.0, alpha, tl.log(1.0 + tl.exp(tl.minimum(alpha, 20.0))))
@@ -87,8 +100,7 @@ def _gated_delta_step_kernel(
     out = decay * answered + tl.sum(k * q, axis=0) * error
     tl.store(state_ptrs, decay * state + k[:, None] * error[None, :])
     out = out * tl.rsqrt(tl.sum(out * out, axis=0) / D + eps) * tl.load(norm_ptr + rows)
-    out = out * z / (1.0 + tl.exp(-z))
-    quantize_blocks(out, head * (D // 16), v_ptr + m * COLS, ys_ptr + m * (COLS // 16), ym_ptr + m * (COLS // 16), COLS,
+    quantize_blocks(out * gate, head * (D // 16), v_ptr + m * COLS, ys_ptr + m * (COLS // 16), ym_ptr + m * (COLS // 16), COLS,
                     D // 16)
 
 

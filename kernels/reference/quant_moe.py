@@ -56,3 +56,9 @@ def moe_down(
         if shared_down is not None:
             result[m] += weights[m, -1] * (dequantize(shared_down) @ rows[m, -1])
     return result
+
+
+def swiglu(x: QuantActivation, gate: QuantWeight, up: QuantWeight, eps: float) -> QuantActivation:
+    """[num_tokens, ffn]: silu(gate x) * (up x)."""
+    rows = dequantize_rows(x) * rms_factor(x, eps)
+    return quantize_rows(torch.nn.functional.silu(rows @ dequantize(gate).T) * (rows @ dequantize(up).T))

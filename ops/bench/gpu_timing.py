@@ -55,7 +55,14 @@ def rotated_us(functions: Sequence[Callable[[], object]], rounds: int = 4) -> fl
 
 def copy_bandwidth() -> float:
     """Bytes per second of a 4 GiB device-to-device copy, read plus written."""
-    source = torch.empty(2**32, dtype=torch.uint8, device="cuda").random_()
+    source = torch.randn(2**30, dtype=torch.float32, device="cuda")
     target = torch.empty_like(source)
-    us = graph_us(lambda: target.copy_(source), 10)
-    return 2 * source.numel() / us * 1e6
+    times = []
+    for _ in range(10):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        target.copy_(source)
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) * 1e-3)
+    return 2 * source.numel() * source.element_size() / statistics.median(times)

@@ -8,6 +8,7 @@ import torch
 from kernels.moe_down import moe_down
 from kernels.moe_gate_up import Routing, moe_gate_up
 from kernels.quant_format import QuantFormat
+from kernels.quant_swiglu import quant_swiglu
 from kernels.reference import quant_moe as reference
 from kernels.reference.quant_gemv import dequantize_rows, quantize_rows
 from tests.kernels.activations import poisoned_activation, random_activation, relative_error
@@ -65,3 +66,13 @@ def test_equal_logits_choose_the_lower_ids() -> None:
     moe_gate_up(random_activation(1, HIDDEN), torch.zeros(1, EXPERTS), gate, up, None, routing,
                 poisoned_activation(TOP_K, FFN), EPS)
     assert routing.expert_ids.tolist() == [[0, 1]]
+
+
+@pytest.mark.parametrize("num_tokens", [1, 2])
+def test_dense_first_half(num_tokens: int) -> None:
+    x = random_activation(num_tokens, HIDDEN)
+    gate, up = (random_weight(64, HIDDEN, QuantFormat.Q4_K, seed=s) for s in (1, 2))
+    out = poisoned_activation(num_tokens, 64)
+    quant_swiglu(x, gate, up, out, EPS)
+    expected = reference.swiglu(x, gate, up, EPS)
+    assert relative_error(dequantize_rows(out), dequantize_rows(expected)) < 2e-3

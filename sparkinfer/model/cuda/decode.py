@@ -1,0 +1,171 @@
+"""One decode step, one token per sequence, as a fixed list of kernel launches over preallocated tensors.
+
+It can be captured in a CUDA graph: no allocation, no host read. The kernel that finishes a residual row also emits the
+next layer's int8 input, so no norm has a launch of its own. Knows nothing of scheduling or sampling parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernels.argmax import argmax
+from kernels.gated_delta_step import gated_delta_step
+from kernels.moe_down import moe_down
+from kernels.moe_gate_up import Routing, moe_gate_up
+from kernels.paged_decode import NUM_SPLITS, PagedKV, paged_decode
+from kernels.quant_embedding import quant_embedding
+from kernels.quant_format import QuantActivation
+from kernels.quant_gemv import quant_gemv
+from kernels.quant_gemv_residual import quant_gemv_residual
+from kernels.quant_swiglu import quant_swiglu
+from kernels.quantize_rows import quantize_rows
+from kernels.rope_store_kv import rope_store_kv
+from sparkinfer.model.cuda.weights import AttentionLayer, DecodeWeights, DeltaNetLayer, DenseFFN, ExpertFFN
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeInputs:
+    """What changes from step to step, at fixed addresses, plus the pools the step works in.
+
+    input_ids, positions, slot_mapping, state_slots: [num_seqs] int64; input_ids receives the greedy next tokens
+    block_tables:  [num_seqs, max_blocks] int32; context_lens: [num_seqs] int32, the new token counted
+    kv:            per layer (k, v) [num_slots, num_kv_heads, head_dim], or None
+    kv_scales:     per layer (k, v) [num_slots, num_kv_heads] f16 with an int8 cache, else None
+    conv, state:   per layer ring [num_slots, 4, channels] and state [num_slots, heads, d, d], or None
+    """
+
+    input_ids: Tensor
+    positions: Tensor
+    slot_mapping: Tensor
+    state_slots: Tensor
+    block_tables: Tensor
+    context_lens: Tensor
+    block_size: int
+    kv: tuple[tuple[Tensor, Tensor] | None, ...]
+    kv_scales: tuple[tuple[Tensor, Tensor] | None, ...]
+    conv: tuple[Tensor | None, ...]
+    state: tuple[Tensor | None, ...]
+
+    @property
+    def num_seqs(self) -> int:
+        return self.input_ids.shape[0]
+
+
+def empty_activation(num_rows: int, num_cols: int, device: torch.device) -> QuantActivation:
+    """Planes of a `QuantActivation`, uninitialised."""
+
+    def plane(width: int) -> Tensor:
+        return torch.empty(num_rows, width, dtype=torch.float32, device=device)
+
+    values = torch.empty(num_rows, num_cols, dtype=torch.int8, device=device)
+    blocks = num_cols // 16
+    return QuantActivation(values, plane(blocks), plane(blocks), plane(num_cols), plane(blocks))
+
+
+class DecodeStep:
+    """The step for one batch size. Owns its scratch tensors; every launch goes to the current stream."""
+
+    def __init__(self, weights: DecodeWeights, num_seqs: int, device: torch.device, pdl: bool = True) -> None:
+        self.weights = weights
+        self.pdl = pdl
+        self.residual = torch.empty(num_seqs, weights.hidden_size, dtype=torch.float32, device=device)
+        self.hidden = empty_activation(num_seqs, weights.hidden_size, device)
+        self.logits = torch.empty(num_seqs, weights.output.num_rows, dtype=torch.float32, device=device)
+        heads = weights.heads
+        self.query = torch.empty(num_seqs, heads.num_q_heads, heads.head_dim, dtype=torch.float32, device=device)
+        partial = torch.empty(num_seqs, heads.num_q_heads, NUM_SPLITS, heads.head_dim, dtype=torch.float32, device=device)
+        self.workspace = (partial, torch.empty(partial.shape[:3], dtype=torch.float32, device=device))
+        self._scratch: dict[tuple[str, int, int], Tensor | QuantActivation | Routing] = {}
+        self._num_seqs = num_seqs
+        self._device = device
+
+    def run(self, inputs: DecodeInputs) -> Tensor:
+        """Advance every sequence by its input token.
+
+        returns [num_seqs, vocab_size] f32 logits; inputs.input_ids then holds their argmax
+        """
+        weights = self.weights
+        quant_embedding(inputs.input_ids, weights.embedding, self.residual, pdl=self.pdl)
+        quantize_rows(self.residual, weights.layers[0].attn_norm, self.hidden, pdl=self.pdl)
+        following = [layer.attn_norm for layer in weights.layers[1:]] + [weights.output_norm]
+        for index, (layer, next_norm) in enumerate(zip(weights.layers, following, strict=True)):
+            if isinstance(layer.mixer, AttentionLayer):
+                mixed = self._attention(layer.mixer, index, inputs)
+            else:
+                mixed = self._delta_net(layer.mixer, index, inputs)
+            quant_gemv_residual(mixed, layer.mixer.output, self.residual, layer.ffn_norm, self.hidden, pdl=self.pdl)
+            if isinstance(layer.ffn, ExpertFFN):
+                self._experts(layer.ffn, next_norm)
+            else:
+                self._dense(layer.ffn, next_norm)
+        quant_gemv(self.hidden, [weights.output], weights.eps, out=self.logits, pdl=self.pdl)
+        argmax(self.logits, inputs.input_ids, pdl=self.pdl)
+        return self.logits
+
+    def _attention(self, layer: AttentionLayer, index: int, inputs: DecodeInputs) -> QuantActivation:
+        heads = self.weights.heads
+        projected = self._rows("qkv", heads.row)
+        quant_gemv(self.hidden, layer.qkv, self.weights.eps, out=projected, pdl=self.pdl)
+        kv, scales = inputs.kv[index], inputs.kv_scales[index]
+        assert kv is not None
+        rope_store_kv(projected, heads, inputs.positions, inputs.slot_mapping, self.weights.inv_freq, layer.norms,
+                      self.query, kv, scales, self.weights.eps, pdl=self.pdl)
+        mixed = self._activation("attention", self._num_seqs, heads.num_q_heads * heads.head_dim)
+        cache = PagedKV(*kv, scales, inputs.block_tables, inputs.context_lens, inputs.block_size)
+        paged_decode(self.query, cache, heads, projected, self.workspace, mixed, pdl=self.pdl)
+        return mixed
+
+    def _delta_net(self, layer: DeltaNetLayer, index: int, inputs: DecodeInputs) -> QuantActivation:
+        projected = self._rows("delta_net", sum(w.num_rows for w in layer.projections))
+        quant_gemv(self.hidden, layer.projections, self.weights.eps, out=projected, pdl=self.pdl)
+        conv, state = inputs.conv[index], inputs.state[index]
+        assert conv is not None and state is not None
+        mixed = self._activation("delta_net", self._num_seqs, layer.output.num_cols)
+        gated_delta_step(projected, layer.small, conv, state, inputs.state_slots, inputs.positions, mixed,
+                         self.weights.eps, pdl=self.pdl)
+        return mixed
+
+    def _experts(self, ffn: ExpertFFN, next_norm: Tensor) -> None:
+        logits = self._rows("router", ffn.router.num_rows)
+        quant_gemv(self.hidden, [ffn.router], self.weights.eps, out=logits, pdl=self.pdl)
+        slots = ffn.top_k + (ffn.shared is not None)
+        h = self._activation("experts", self._num_seqs * slots, ffn.down.num_cols)
+        routing = self._routing(ffn.top_k)
+        shared = None if ffn.shared is None else ffn.shared[:2]
+        moe_gate_up(self.hidden, logits, ffn.gate, ffn.up, shared, routing, h, self.weights.eps, pdl=self.pdl)
+        shared_down = None if ffn.shared is None else ffn.shared[2]
+        moe_down(h, routing, ffn.down, shared_down, self.residual, next_norm, self.hidden, pdl=self.pdl)
+
+    def _dense(self, ffn: DenseFFN, next_norm: Tensor) -> None:
+        h = self._activation("dense", self._num_seqs, ffn.down.num_cols)
+        quant_swiglu(self.hidden, ffn.gate, ffn.up, h, self.weights.eps, pdl=self.pdl)
+        quant_gemv_residual(h, ffn.down, self.residual, next_norm, self.hidden, pdl=self.pdl)
+
+    def _rows(self, name: str, width: int) -> Tensor:
+        key = (name, self._num_seqs, width)
+        if key not in self._scratch:
+            self._scratch[key] = torch.empty(self._num_seqs, width, dtype=torch.float32, device=self._device)
+        rows = self._scratch[key]
+        assert isinstance(rows, Tensor)
+        return rows
+
+    def _activation(self, name: str, num_rows: int, num_cols: int) -> QuantActivation:
+        key = (name + "/int8", num_rows, num_cols)
+        if key not in self._scratch:
+            self._scratch[key] = empty_activation(num_rows, num_cols, self._device)
+        activation = self._scratch[key]
+        assert isinstance(activation, QuantActivation)
+        return activation
+
+    def _routing(self, top_k: int) -> Routing:
+        key = ("routing", self._num_seqs, top_k)
+        if key not in self._scratch:
+            ids = torch.empty(self._num_seqs, top_k, dtype=torch.int32, device=self._device)
+            weights = torch.empty(self._num_seqs, top_k + 1, dtype=torch.float32, device=self._device)
+            self._scratch[key] = Routing(ids, weights)
+        routing = self._scratch[key]
+        assert isinstance(routing, Routing)
+        return routing

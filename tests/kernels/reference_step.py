@@ -1,0 +1,75 @@
+"""A decode step composed of the references in plain float32: what `DecodeStep` must compute."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kernels.quant_format import QuantActivation
+from kernels.reference.gated_delta_step import gated_delta_step
+from kernels.reference.paged_decode import paged_decode
+from kernels.reference.quant_gemv import quant_gemv, quantize_rows
+from kernels.reference.quant_moe import moe_down, moe_gate_up, quant_route, swiglu
+from kernels.reference.quant_weight import dequantize
+from kernels.reference.rope_store_kv import rope_store_kv
+from sparkinfer.model.cuda.decode import DecodeInputs
+from sparkinfer.model.cuda.weights import AttentionLayer, DecodeWeights, DeltaNetLayer, ExpertFFN
+
+
+def reference_step(weights: DecodeWeights, inputs: DecodeInputs) -> Tensor:
+    """[num_seqs, vocab_size] f32 logits; caches and states of `inputs` are changed as the step changes them."""
+    residual = dequantize(weights.embedding)[inputs.input_ids]
+    for index, layer in enumerate(weights.layers):
+        hidden = quantize_rows(residual, layer.attn_norm)
+        if isinstance(layer.mixer, AttentionLayer):
+            mixed = _attention(weights, layer.mixer, index, hidden, inputs)
+        else:
+            mixed = _delta_net(weights, layer.mixer, index, hidden, inputs)
+        residual = residual + quant_gemv(quantize_rows(mixed), [layer.mixer.output], None)
+        hidden = quantize_rows(residual, layer.ffn_norm)
+        if isinstance(layer.ffn, ExpertFFN):
+            residual = _experts(layer.ffn, hidden, residual, weights.eps)
+        else:
+            h = swiglu(hidden, layer.ffn.gate, layer.ffn.up, weights.eps)
+            residual = residual + quant_gemv(h, [layer.ffn.down], None)
+    return quant_gemv(quantize_rows(residual, weights.output_norm), [weights.output], weights.eps)
+
+
+def _attention(
+    weights: DecodeWeights, layer: AttentionLayer, index: int, hidden: QuantActivation, inputs: DecodeInputs
+) -> Tensor:
+    heads = weights.heads
+    projected = quant_gemv(hidden, layer.qkv, weights.eps)
+    q, *new = rope_store_kv(projected, heads.num_q_heads, heads.num_kv_heads, heads.head_dim, heads.is_gated,
+                            inputs.positions, weights.inv_freq, layer.norms, weights.eps)
+    kv, scales = inputs.kv[index], inputs.kv_scales[index]
+    for i in range(2):
+        if scales is None:
+            kv[i][inputs.slot_mapping] = new[i].to(kv[i].dtype)
+        else:
+            scale = (new[i].abs().amax(-1) / 127.0).half()
+            scales[i][inputs.slot_mapping] = scale
+            kv[i][inputs.slot_mapping] = torch.floor(new[i] / scale.float()[..., None] + 0.5).clamp(-127, 127).to(torch.int8)
+    gate = None
+    if heads.is_gated:
+        width = heads.num_q_heads * heads.q_stride
+        gate = projected[:, :width].reshape(-1, heads.num_q_heads, 2, heads.head_dim)[:, :, 1]
+    return paged_decode(q, *kv, scales, inputs.block_tables, inputs.context_lens, inputs.block_size, 0, gate)
+
+
+def _delta_net(
+    weights: DecodeWeights, layer: DeltaNetLayer, index: int, hidden: QuantActivation, inputs: DecodeInputs
+) -> Tensor:
+    projected = quant_gemv(hidden, layer.projections, weights.eps)
+    small = layer.small
+    return gated_delta_step(projected, small.conv, small.a, small.dt_bias, small.norm, small.num_k_heads,
+                            inputs.conv[index], inputs.state[index], inputs.state_slots, inputs.positions, weights.eps)
+
+
+def _experts(ffn: ExpertFFN, hidden: QuantActivation, residual: Tensor, eps: float) -> Tensor:
+    logits = quant_gemv(hidden, [ffn.router], eps)
+    ids, scores = quant_route(logits, ffn.top_k, ffn.shared is not None)
+    shared = None if ffn.shared is None else ffn.shared[:2]
+    num_experts = ffn.router.num_rows - (ffn.shared is not None)
+    h = moe_gate_up(hidden, ids, ffn.gate, ffn.up, shared, num_experts, eps)
+    return moe_down(h, ids, scores, ffn.down, None if ffn.shared is None else ffn.shared[2], residual)

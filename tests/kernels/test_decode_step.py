@@ -1,0 +1,29 @@
+"""A whole decode step of tiny models, kernel by kernel under the interpreter, equals the float32 composition."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sparkinfer.model.cuda.decode import DecodeStep
+from tests.kernels.activations import relative_error
+from tests.kernels.random_model import TINY_DENSE, TINY_HYBRID, ModelShape, cloned, random_inputs, random_model
+from tests.kernels.reference_step import reference_step
+
+pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
+
+
+@pytest.mark.parametrize(
+    ("shape", "num_seqs", "context_len", "is_int8"), [(TINY_HYBRID, 1, 20, False), (TINY_DENSE, 2, 1, True)]
+)
+def test_step_follows_the_reference(shape: ModelShape, num_seqs: int, context_len: int, is_int8: bool) -> None:
+    torch.manual_seed(1)
+    weights = random_model(shape, "cpu")
+    inputs = random_inputs(shape, weights, num_seqs, context_len, "cpu", is_int8)
+    expected_inputs = cloned(inputs)
+    expected = reference_step(weights, expected_inputs)
+    logits = DecodeStep(weights, num_seqs, torch.device("cpu"), pdl=False).run(inputs)
+    assert relative_error(logits, expected) < 1e-2
+    assert torch.equal(inputs.input_ids, logits.argmax(-1))
+    for actual, wanted in zip(inputs.state, expected_inputs.state, strict=True):
+        assert wanted is None or relative_error(actual, wanted) < 1e-2
