@@ -49,7 +49,11 @@ INBOXES = [
     ),
     (
         codec.GPU_INBOX,
-        [*PEERS, Generate(request_id=1, reply_to=0, generation=1, prompt_token_ids=b"\1\0\0\0", sampling=SAMPLING, n=2), Abort(9)],
+        [
+            *PEERS,
+            Generate(request_id=1, reply_to=0, generation=1, prompt_token_ids=b"\1\0\0\0", sampling=SAMPLING, n=2),
+            Abort(9),
+        ],
     ),
 ]
 
