@@ -82,6 +82,7 @@ class EngineConfig:
     threads: int = _limited(0, low=0, high=1024)           # CPU threads of the forward; 0: all this process may use
     block_size: int = _limited(16, low=1, high=256)        # tokens per KV block
     kv_cache_gib: float = _limited(0.0, low=0, high=4096)  # 0: what max_num_seqs contexts need, within memory
+    kv_dtype: str = _limited("auto", choices=("auto", "f32", "bf16", "int8"))  # "auto": f32 on the CPU, else bf16
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +148,7 @@ ENVIRONMENT = {
     "SPARKINFER_SCHED_POLICY": ("scheduler", "policy"),
     "SPARKINFER_BATCH_TOKENS": ("scheduler", "max_num_batched_tokens"),
     "SPARKINFER_PREFILL_CHUNK_TOKENS": ("scheduler", "prefill_chunk_tokens"),
+    "SPARKINFER_KV_INT8": ("engine", "kv_dtype"),
     "SPARKINFER_MAX_QUEUE_DEPTH": ("scheduler", "max_queue_depth"),
     "SPARKINFER_REQUEST_TIMEOUT_S": ("scheduler", "request_timeout_s"),
     "SPARKINFER_OPENROUTER_PROVIDER": ("publish", "openrouter_provider"),
@@ -164,6 +166,9 @@ def load_config(
     path: str | None, overrides: Sequence[str] = (), environment: Mapping[str, str] | None = None
 ) -> Config:
     """Read `path` (None: defaults only), apply the environment and then `section.key=value` overrides.
+# Words of the C++ server for values that our keys name otherwise.
+ENVIRONMENT_WORDS = {"SPARKINFER_KV_INT8": {"1": "int8", "0": "auto"}}
+
 
     environment: for tests; None means the process's own.
     Raises ConfigError with one line naming source, section, key, value and what is allowed.
@@ -174,7 +179,8 @@ def load_config(
         _merge_toml(tables, path)
     for name, (section, key) in ENVIRONMENT.items():
         if name in environment:
-            tables.setdefault(section, {})[key] = (environment[name], f"environment {name}")
+            value = ENVIRONMENT_WORDS.get(name, {}).get(environment[name], environment[name])
+            tables.setdefault(section, {})[key] = (value, f"environment {name}")
     for override in overrides:
         section, key, text = _split_override(override)
         tables.setdefault(section, {})[key] = (text, "--set")

@@ -26,7 +26,7 @@ from sparkinfer.config import Config
 from sparkinfer.engine.block_manager import BlockManager
 from sparkinfer.engine.engine import Engine
 from sparkinfer.engine.fake_model_runner import ScriptedModelRunner, StepCost
-from sparkinfer.engine.kv_cache import KVCache, bytes_per_block
+from sparkinfer.engine.kv_cache import KVCache, bytes_per_block, choose_kv_dtype
 from sparkinfer.engine.memory_plan import MemoryPlan, free_host_memory, plan_memory
 from sparkinfer.engine.model_runner import ModelRunner
 from sparkinfer.engine.scheduler import Scheduler
@@ -217,6 +217,7 @@ def _torch_runner(context: WorkerContext, gguf: GGUFFile, hparams: HParams) -> t
     config, status = context.config, context.status
     device = choose_device(config.engine.device)
     torch.set_num_threads(config.engine.threads or len(os.sched_getaffinity(0)))
+    dtype = choose_kv_dtype(config.engine.kv_dtype, hparams, device)
     status.phase = BootPhase.LOADING_WEIGHTS
 
     def progress(done: int, total: int) -> None:
@@ -226,7 +227,6 @@ def _torch_runner(context: WorkerContext, gguf: GGUFFile, hparams: HParams) -> t
     model = load_model(gguf, hparams, device, progress)
     status.set_progress(0, 0)
     status.phase = BootPhase.ALLOCATING
-    dtype = torch.float32
     free = free_host_memory() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
     plan = _plan(config, hparams, bytes_per_block(hparams, config.engine.block_size, dtype), free)
     kv_cache = KVCache(hparams, plan.num_blocks, config.engine.block_size, dtype, device)

@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernels.reference.store_kv import KVScales, dequantize_kv
+
 # Above this many new tokens a sequence gets a group of its own, so that no prefill is padded to another's context.
 MAX_GROUPED_QUERY_LEN = 16
 
@@ -99,17 +101,29 @@ def _group(
     return AttentionGroup(query_len, len(seqs), query_rows, key_slots.flatten(), mask, is_causal and query_len > 1)
 
 
-def attend(q: Tensor, k_cache: Tensor, v_cache: Tensor, plan: Sequence[AttentionGroup], scale: float) -> Tensor:
+def attend(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    plan: Sequence[AttentionGroup],
+    scale: float,
+    kv_scales: KVScales | None = None,
+) -> Tensor:
     """softmax(scale * q k^T + mask) v for every row of the step; keys and values must already be in the pool.
 
     q:                [num_tokens, num_q_heads, head_dim] f32
     k_cache, v_cache: [num_slots, num_kv_heads, head_dim]; query head h reads kv head h // (num_q_heads // num_kv_heads)
+    kv_scales:        with int8 pools
     returns           [num_tokens, num_q_heads, head_dim] f32
+
+    Rows of the pool that no sequence of the step wrote are never read, so what lies there (NaN too) does not matter.
     """
     out = None
     for group in plan:
         rows = q if group.query_rows is None else q.index_select(0, group.query_rows)
-        attended = _attend_group(rows, k_cache, v_cache, group, scale)
+        keys = gather_rows(k_cache, kv_scales and kv_scales[0], group.key_slots, q.dtype)
+        values = gather_rows(v_cache, kv_scales and kv_scales[1], group.key_slots, q.dtype)
+        attended = _attend_group(rows, keys, values, group, scale)
         if group.query_rows is None:
             return attended
         out = torch.empty_like(q) if out is None else out
@@ -117,12 +131,17 @@ def attend(q: Tensor, k_cache: Tensor, v_cache: Tensor, plan: Sequence[Attention
     return q if out is None else out
 
 
-def _attend_group(q: Tensor, k_cache: Tensor, v_cache: Tensor, group: AttentionGroup, scale: float) -> Tensor:
+def gather_rows(cache: Tensor, scale: Tensor | None, slots: Tensor, dtype: torch.dtype) -> Tensor:
+    """Rows `slots` of a pool, dequantised: [num_rows, num_kv_heads, head_dim] in `dtype`."""
+    rows = cache.index_select(0, slots)
+    return rows.to(dtype) if scale is None else dequantize_kv(rows, scale.index_select(0, slots), dtype)
+
+
+def _attend_group(q: Tensor, keys: Tensor, values: Tensor, group: AttentionGroup, scale: float) -> Tensor:
     num_rows, num_q_heads, head_dim = q.shape
-    num_kv_heads = k_cache.shape[1]
-    keys = k_cache.index_select(0, group.key_slots).view(group.num_seqs, -1, num_kv_heads, head_dim)
-    values = v_cache.index_select(0, group.key_slots).view(group.num_seqs, -1, num_kv_heads, head_dim)
-    keys, values = keys.to(q.dtype).transpose(1, 2), values.to(q.dtype).transpose(1, 2)
+    num_kv_heads = keys.shape[1]
+    keys = keys.view(group.num_seqs, -1, num_kv_heads, head_dim).transpose(1, 2)
+    values = values.view(group.num_seqs, -1, num_kv_heads, head_dim).transpose(1, 2)
     if group.query_len == 1:
         # The queries that share a kv head stand in for several query rows: no key is repeated.
         q = q.view(group.num_seqs, num_kv_heads, -1, head_dim)

@@ -1,4 +1,4 @@
-"""Owns the paged key and value pool. Knows layers, rows and types; never which sequence holds which block."""
+"""Owns the paged key and value pool and its type. Knows layers and rows; never which sequence holds which block."""
 
 from __future__ import annotations
 
@@ -9,6 +9,13 @@ import torch
 from torch import Tensor
 
 from sparkinfer.checkpoint.hparams import HParams
+from sparkinfer.errors import ConfigError
+
+KV_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
+SCALE_DTYPE = torch.float16  # one per token and kv head beside int8 rows
+
+# Its outputs fall apart with an int8 cache in the published implementations.
+NO_INT8_ARCHITECTURES = ("muse-glimmer",)
 
 
 def is_attention(layer_type: str) -> bool:
@@ -17,9 +24,24 @@ def is_attention(layer_type: str) -> bool:
 
 
 def bytes_per_block(hparams: HParams, block_size: int, dtype: torch.dtype) -> int:
-    """Bytes that one block takes over all attention layers, keys and values."""
+    """Bytes that one block takes over all attention layers, keys, values and int8's scales."""
     num_layers = sum(map(is_attention, hparams.layer_types))
-    return num_layers * 2 * block_size * hparams.num_kv_heads * hparams.head_dim * dtype.itemsize
+    row_bytes = hparams.head_dim * dtype.itemsize + (SCALE_DTYPE.itemsize if dtype == torch.int8 else 0)
+    return num_layers * 2 * block_size * hparams.num_kv_heads * row_bytes
+
+
+def choose_kv_dtype(name: str, hparams: HParams, device: torch.device) -> torch.dtype:
+    """[engine] kv_dtype as a type; "auto": f32 on the CPU, whose forward is f32, and bf16 on an accelerator.
+
+    Raises ConfigError where the model does not stand an int8 cache.
+    """
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    if name == "int8" and hparams.architecture in NO_INT8_ARCHITECTURES:
+        raise ConfigError(
+            f"[engine] kv_dtype = 'int8': {hparams.architecture} models fail with it; allowed: auto, f32, bf16"
+        )
+    return KV_DTYPES[name]
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -32,7 +54,8 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
 class KVCache:
     """One pool per attention layer, allocated once; None stands for the layers that keep none.
 
-    k, v: per layer [num_blocks * block_size, num_kv_heads, head_dim]; row = block_id * block_size + offset
+    k, v:             per layer [num_blocks * block_size, num_kv_heads, head_dim]; row = block_id * block_size + offset
+    k_scale, v_scale: per layer [num_blocks * block_size, num_kv_heads] f16 with int8 rows, else None
     """
 
     def __init__(
@@ -40,13 +63,20 @@ class KVCache:
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        shape = (num_blocks * block_size, hparams.num_kv_heads, hparams.head_dim)
+        self.dtype = dtype
+        rows = num_blocks * block_size
 
-        def pools() -> list[Tensor | None]:
+        def pools(dtype: torch.dtype, *row_shape: int) -> list[Tensor | None]:
+            shape = (rows, *row_shape)
             return [_zeros(shape, dtype, device) if is_attention(kind) else None for kind in hparams.layer_types]
 
-        self.k = pools()
-        self.v = pools()
+        self.k = pools(dtype, hparams.num_kv_heads, hparams.head_dim)
+        self.v = pools(dtype, hparams.num_kv_heads, hparams.head_dim)
+        self.k_scale: list[Tensor | None] = [None] * len(hparams.layer_types)
+        self.v_scale: list[Tensor | None] = [None] * len(hparams.layer_types)
+        if dtype == torch.int8:
+            self.k_scale = pools(SCALE_DTYPE, hparams.num_kv_heads)
+            self.v_scale = pools(SCALE_DTYPE, hparams.num_kv_heads)
 
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
         """Keys and values of an attention layer."""
@@ -54,3 +84,10 @@ class KVCache:
         assert k is not None, f"layer {index} keeps no keys"
         assert v is not None
         return k, v
+
+    def scales(self, index: int) -> tuple[Tensor, Tensor] | None:
+        """Scales of the keys and values of an attention layer; None unless its rows are int8."""
+        k_scale, v_scale = self.k_scale[index], self.v_scale[index]
+        if k_scale is None or v_scale is None:
+            return None
+        return k_scale, v_scale

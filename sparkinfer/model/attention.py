@@ -69,8 +69,9 @@ class Attention(Module):
             qk = self._rope.rotate(qk, step.angles[self._layer_type])
         q, k = qk[:, : self._num_q_heads], qk[:, self._num_q_heads :]
         k_cache, v_cache = step.kv_cache.layer(self._layer)
-        store_kv(k, v, k_cache, v_cache, step.batch.slot_mapping)
-        out = attend(q, k_cache, v_cache, step.attention[self._layer_type], self._scale).flatten(1)
+        kv_scales = step.kv_cache.scales(self._layer)
+        store_kv(k, v, k_cache, v_cache, step.batch.slot_mapping, kv_scales)
+        out = attend(q, k_cache, v_cache, step.attention[self._layer_type], self._scale, kv_scales).flatten(1)
         return self.attn_output(out if gate is None else out * torch.sigmoid(gate))
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
