@@ -37,8 +37,10 @@ class Routing:
 @triton.jit
 def _choose(logits_ptr, slot, zero, E: tl.constexpr, SPAN: tl.constexpr, TOP_K: tl.constexpr):
     """The `slot`-th largest of E logits: (id [W] int32, its softmax weight among the TOP_K largest [W] f32)."""
-    expert = tl.arange(0, 32)[:, None, None] + 32 * tl.arange(0, SPAN)[None, None, :] + zero[None, :, None]
-    expert = tl.max_contiguous(expert, [1, 1, 1])
+    INNER: tl.constexpr = 4 if SPAN >= 4 else SPAN  # what one thread loads at once
+    lane = tl.arange(0, 32)[:, None, None, None] + zero[None, :, None, None]
+    expert = lane * SPAN + (tl.arange(0, SPAN // INNER) * INNER)[None, None, :, None]
+    expert += tl.arange(0, INNER)[None, None, None, :]
     bits = tl.load(logits_ptr + expert, mask=expert < E, other=float("-inf")).to(tl.int32, bitcast=True)
     key = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # orders as the floats do
     chosen = zero
@@ -46,10 +48,10 @@ def _choose(logits_ptr, slot, zero, E: tl.constexpr, SPAN: tl.constexpr, TOP_K: 
     weight = total
     largest = total
     for rank in tl.static_range(TOP_K):
-        best = tl.max(tl.max(key, axis=2), axis=0)
-        holder = tl.where(key == best[None, :, None], expert, 1 << 30)
-        index = tl.min(tl.min(holder, axis=2), axis=0)
-        key = tl.where(expert == index[None, :, None], -(1 << 31), key)
+        best = tl.max(tl.max(tl.max(key, axis=3), axis=2), axis=0)
+        holder = tl.where(key == best[None, :, None, None], expert, 1 << 30)
+        index = tl.min(tl.min(tl.min(holder, axis=3), axis=2), axis=0)
+        key = tl.where(expert == index[None, :, None, None], -(1 << 31), key)
         logit = (best ^ ((best >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
         if rank == 0:
             largest = logit
@@ -78,7 +80,7 @@ def _gate_up(
 def _moe_gate_up_kernel(
     gq_ptr, gh_ptr, gs_ptr, gd_ptr, uq_ptr, uh_ptr, us_ptr, ud_ptr,
     zq_ptr, zh_ptr, zs_ptr, zd_ptr, yq_ptr, yh_ptr, ys_ptr, yd_ptr,
-    x_ptr, xs_ptr, xm_ptr, ss_ptr, logits_ptr, ids_ptr, weights_ptr, v_ptr, hs_ptr, hm_ptr, eps,
+    x_ptr, xs_ptr, xm_ptr, ss_ptr, logits_ptr, stride_logits, ids_ptr, weights_ptr, v_ptr, hs_ptr, hm_ptr, eps,
     FMT: tl.constexpr, SHARED_FMT: tl.constexpr, COLS: tl.constexpr, FFN: tl.constexpr, E: tl.constexpr,
     SPAN: tl.constexpr, TOP_K: tl.constexpr, W: tl.constexpr, RT: tl.constexpr, T: tl.constexpr, UNROLL: tl.constexpr,
     SHARED_W: tl.constexpr, SHARED_RT: tl.constexpr, SHARED_T: tl.constexpr, SHARED_UNROLL: tl.constexpr,
@@ -95,7 +97,7 @@ def _moe_gate_up_kernel(
     xm_ptr += m * (COLS // 16)
     ss_ptr += m * (COLS // 16)
     HAS_SHARED: tl.constexpr = SHARED_FMT >= 0
-    logits_ptr += m * (E + 1 if HAS_SHARED else E)
+    logits_ptr += m * stride_logits
     weights_ptr += m * (TOP_K + 1)
     out = m * (TOP_K + 1 if HAS_SHARED else TOP_K) + slot
     v_ptr += out * FFN
@@ -143,7 +145,8 @@ def moe_gate_up(
     """Choose experts and run the first half of their feed-forward layers.
 
     x:        [num_tokens, hidden], its norm factor applied here
-    logits:   [num_tokens, num_experts] f32, one column more (the shared expert's gate) where `shared` is given
+    logits:   [num_tokens, num_experts] f32, one column more (the shared expert's gate) where `shared` is given;
+              fastest where rows start at multiples of 16 elements
     gate, up: [num_experts * ffn, hidden]; shared: (gate, up), each [ffn, hidden], or None
     routing:  written
     out:      [num_tokens * slots, ffn] written (values, scales, sums); slots = top_k, one more with `shared`
@@ -157,8 +160,8 @@ def moe_gate_up(
     planes = [p for w in (gate, up, shared_gate, shared_up) for p in (w.quants, w.high, w.scales, w.supers)]
     options = {"launch_pdl": True} if pdl else {}
     _moe_gate_up_kernel[(ffn // 16, top_k + (shared is not None), x.num_tokens)](
-        *planes, x.values.view(torch.int32), x.scales, x.sums, x.square_sums, logits, routing.expert_ids,
-        routing.weights, out.values, out.scales, out.sums, eps,
+        *planes, x.values.view(torch.int32), x.scales, x.sums, x.square_sums, logits, logits.stride(0),
+        routing.expert_ids, routing.weights, out.values, out.scales, out.sums, eps,
         FMT=int(gate.format), SHARED_FMT=int(shared_gate.format) if shared else -1, COLS=gate.num_cols, FFN=ffn,
         E=num_experts, SPAN=max(1, triton.next_power_of_2(num_experts) // 32), TOP_K=top_k, W=tile.row_lanes,
         RT=tile.rows_per_thread, T=tile.chunks, UNROLL=tile.unroll, SHARED_W=other.row_lanes,

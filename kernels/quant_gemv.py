@@ -70,7 +70,7 @@ def _quant_gemv_kernel(
 def gemv_tile(quant_format: QuantFormat, num_rows: int, num_cols: int, num_tokens: int) -> RowTile:
     """The tile that was fastest on an H200 for such a shape (docs/performance.md)."""
     rows_per_thread = 2 if num_rows >= 8192 or num_tokens > 1 else 1
-    return row_tile(quant_format, num_cols, num_warps=4, rows_per_thread=rows_per_thread)
+    return row_tile(quant_format, num_cols, num_warps=4, rows_per_thread=rows_per_thread, unroll=max(1, 4 // num_tokens))
 
 
 def quant_gemv(

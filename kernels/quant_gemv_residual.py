@@ -43,7 +43,8 @@ def _quant_gemv_residual_kernel(
 
 def residual_tile(quant_format: QuantFormat, num_rows: int, num_cols: int, num_tokens: int) -> RowTile:
     """The tile that was fastest on an H200 for such a shape (docs/performance.md)."""
-    return block_tile(quant_format, num_cols, num_warps=8, chunks=64 if num_tokens == 1 else 32)
+    return block_tile(quant_format, num_cols, num_warps=8, chunks=64 if num_tokens == 1 else 32,
+                      unroll=max(1, 4 // num_tokens))
 
 
 def quant_gemv_residual(

@@ -46,7 +46,7 @@ def _quant_swiglu_kernel(
 
 def swiglu_tile(quant_format: QuantFormat, num_cols: int, num_tokens: int) -> RowTile:
     """The tile that was fastest on an H200 (docs/performance.md)."""
-    return block_tile(quant_format, num_cols, num_warps=8, chunks=32, unroll=4 if num_tokens == 1 else 2)
+    return block_tile(quant_format, num_cols, num_warps=8, chunks=32, unroll=max(1, 4 // num_tokens))
 
 
 def quant_swiglu(

@@ -10,7 +10,10 @@ from tests.kernels.activations import relative_error
 from tests.kernels.random_model import TINY_DENSE, TINY_HYBRID, ModelShape, cloned, random_inputs, random_model
 from tests.kernels.reference_step import reference_step
 
-pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning"),  # the interpreter's loop bounds
+    pytest.mark.filterwarnings("ignore:overflow encountered in exp:RuntimeWarning"),  # silu of a very negative number
+]
 
 
 @pytest.mark.parametrize(

@@ -147,10 +147,12 @@ class DecodeStep:
     def _rows(self, name: str, width: int) -> Tensor:
         key = (name, self._num_seqs, width)
         if key not in self._scratch:
-            self._scratch[key] = torch.empty(self._num_seqs, width, dtype=torch.float32, device=self._device)
-        rows = self._scratch[key]
-        assert isinstance(rows, Tensor)
-        return rows
+            padded = -(-width // 16) * 16  # rows start at multiples of 64 bytes
+            rows = torch.empty(self._num_seqs, padded, dtype=torch.float32, device=self._device)
+            self._scratch[key] = rows[:, :width]
+        scratch = self._scratch[key]
+        assert isinstance(scratch, Tensor)
+        return scratch
 
     def _activation(self, name: str, num_rows: int, num_cols: int) -> QuantActivation:
         key = (name + "/int8", num_rows, num_cols)
