@@ -24,14 +24,16 @@ def hparams_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], HPar
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gemma3", "qwen35moe"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
 def test_kv_cache_takes_what_was_promised(
     architecture: str, dtype: torch.dtype, hparams_of: Callable[[str], HParams]
 ) -> None:
     hparams = hparams_of(architecture)
     cache = KVCache(hparams, num_blocks=5, block_size=16, dtype=dtype, device=CPU)
     pools = [pool for pool in (*cache.k, *cache.v) if pool is not None]
-    assert sum(pool.nbytes for pool in pools) == 5 * bytes_per_block(hparams, 16, dtype)
+    scales = [scale for scale in (*cache.k_scale, *cache.v_scale) if scale is not None]
+    assert sum(pool.nbytes for pool in pools + scales) == 5 * bytes_per_block(hparams, 16, dtype)
+    assert len(scales) == (len(pools) if dtype == torch.int8 else 0)
     assert {pool.shape for pool in pools} == {(80, hparams.num_kv_heads, hparams.head_dim)}
     assert len(pools) == 2 * hparams.num_attention_layers
 

@@ -40,8 +40,9 @@ class Driver:
         self.device = device
         self.block_size = block_size
         self.kv_cache = KVCache(model.hparams, num_blocks, block_size, kv_dtype, device)
-        for pool in (*self.kv_cache.k, *self.kv_cache.v):
-            if pool is not None:
+        cache = self.kv_cache
+        for pool in (*cache.k, *cache.v, *cache.k_scale, *cache.v_scale):
+            if pool is not None and pool.is_floating_point():
                 pool.fill_(float("nan"))  # a row that is read before it is written shows
         self.state_pool = StatePool(model.hparams, 16, device)
         for state in (*self.state_pool.conv, *self.state_pool.state):
