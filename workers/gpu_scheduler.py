@@ -111,6 +111,7 @@ class GpuScheduler:
         self._sink = sink
         self._total_blocks = total_blocks
         self._stopping = False
+        engine.while_waiting = self._while_waiting
         self._wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_write)
         signal.signal(signal.SIGTERM, self._stop)
@@ -137,6 +138,11 @@ class GpuScheduler:
             status.beat()
             self._write_gauges()
         self._engine.close()
+
+    def _while_waiting(self) -> None:
+        """A step may take minutes on a CPU: the loop lives, and what did not fit a ring can still leave."""
+        self._sink.flush()
+        self._context.status.beat()
 
     def _handle(self, message: Any) -> None:
         if isinstance(message, Generate):

@@ -12,11 +12,13 @@ import msgspec
 
 from sparkinfer.engine.model_runner import DeviceMemoryError, ModelRunner, StepHandle
 from sparkinfer.engine.scheduler import Scheduler
-from sparkinfer.engine.scheduler_output import SchedulerOutput
+from sparkinfer.engine.scheduler_output import SchedulerOutput, StepResult
 from sparkinfer.engine.sequence import Sequence
 from sparkinfer.engine.step_events import StepEvents
 from sparkinfer.request import RequestId
 from sparkinfer.sampling_params import SamplingParams
+
+WAIT_POLL_S = 0.5
 
 
 class OutputSink(Protocol):
@@ -44,6 +46,9 @@ class Engine:
     """Runs requests on a ModelRunner, one step ahead of its results; one thread calls it.
 
     While the device runs step k, the host schedules and launches k + 1, publishes k - 1 and then waits for k.
+
+    while_waiting: called every WAIT_POLL_S while a step takes longer than that, so that whoever watches the thread
+    sees it alive; it must not call the Engine. None: wait in one go.
     """
 
     def __init__(
@@ -63,6 +68,7 @@ class Engine:
         self._stop_token_ids = stop_token_ids
         self._max_in_flight = 1 if overlap else 0
         self._clock = clock
+        self.while_waiting: Callable[[], None] | None = None
         self._in_flight: deque[tuple[SchedulerOutput, StepHandle, float]] = deque()  # and when it was launched
         self._collected_at = 0.0
 
@@ -143,7 +149,7 @@ class Engine:
         output, handle, launched_at = self._in_flight.popleft()
         started_at = max(launched_at, self._collected_at)
         try:
-            result = handle.wait()
+            result = self._wait(handle)
         except DeviceMemoryError as error:
             self.stats.num_failed_steps += 1
             self.scheduler.fail(output, self._clock(), 503, "out_of_memory", str(error))
@@ -151,3 +157,9 @@ class Engine:
             self.scheduler.update(output, result, self._clock())
         self._collected_at = self._clock()
         self.stats.last_step_s = self._collected_at - started_at
+
+    def _wait(self, handle: StepHandle) -> StepResult:
+        if self.while_waiting is not None:
+            while not handle.is_done(WAIT_POLL_S):
+                self.while_waiting()
+        return handle.wait()

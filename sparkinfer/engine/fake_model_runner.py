@@ -50,11 +50,18 @@ class _ScriptedHandle:
     ends_at: float                       # monotonic seconds
     busy: bool
 
+    def is_done(self, timeout_s: float) -> bool:
+        self._pass_until(min(self.ends_at, time.monotonic() + timeout_s))
+        return self.ends_at <= time.monotonic()
+
     def wait(self) -> StepResult:
-        while (left_s := self.ends_at - time.monotonic()) > 0:
+        self._pass_until(self.ends_at)
+        return self.result
+
+    def _pass_until(self, at: float) -> None:
+        while (left_s := at - time.monotonic()) > 0:
             if not self.busy:
                 time.sleep(left_s)
-        return self.result
 
 
 class ScriptedModelRunner:

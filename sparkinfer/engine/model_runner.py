@@ -14,6 +14,9 @@ class DeviceMemoryError(Exception):
 class StepHandle(Protocol):
     """A launched step."""
 
+    def is_done(self, timeout_s: float) -> bool:
+        """Whether the step has run, or failed; blocks for `timeout_s` at most to find out."""
+
     def wait(self) -> StepResult:
         """Block until the step has run. Raises what the step raised, DeviceMemoryError among it."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -24,6 +25,9 @@ class TorchStepHandle:
     """A step on the runner's thread."""
 
     future: Future[StepResult]
+
+    def is_done(self, timeout_s: float) -> bool:
+        return bool(futures.wait((self.future,), timeout_s).done)
 
     def wait(self) -> StepResult:
         return self.future.result()

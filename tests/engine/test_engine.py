@@ -6,7 +6,7 @@ import pytest
 
 from sparkinfer.config import SchedulerConfig
 from sparkinfer.engine.block_manager import BlockManager
-from sparkinfer.engine.engine import Engine
+from sparkinfer.engine.engine import WAIT_POLL_S, Engine
 from sparkinfer.engine.fake_model_runner import ScriptedModelRunner, StepCost, cycle_script, echo_script
 from sparkinfer.engine.model_runner import DeviceMemoryError
 from sparkinfer.engine.scheduler import Scheduler
@@ -240,6 +240,37 @@ def test_a_step_lasts_from_the_end_of_the_one_before():
     assert (engine.stats.num_steps, engine.stats.last_step_s) == (2, 0.25)
     engine.step()
     assert engine.stats.last_step_s == 0.25
+
+
+def test_a_long_wait_is_told_about_and_changes_nothing():
+    polls: list[float] = []
+
+    class Handle:
+        def __init__(self, result: StepResult) -> None:
+            self.result = result
+            self.num_polls = 0
+
+        def is_done(self, timeout_s: float) -> bool:
+            polls.append(timeout_s)
+            self.num_polls += 1
+            return self.num_polls > 3
+
+        def wait(self) -> StepResult:
+            assert self.num_polls == 4
+            return self.result
+
+    class Runner(ScriptedModelRunner):
+        def launch(self, output: SchedulerOutput):
+            return Handle(super().launch(output).result)
+
+    engine, sink = make_engine(Runner(echo_script(3, EOS), 64, 4))
+    calls: list[int] = []
+    engine.while_waiting = lambda: calls.append(engine.stats.num_steps)
+    engine.submit(RequestId(1), 0, [5, 6, 7], SamplingParams(max_tokens=3))
+    run(engine)
+    assert sink.tokens == {(1, 0): [5, 6, 7]}
+    assert len(calls) == 3 * engine.stats.num_steps
+    assert polls == [WAIT_POLL_S] * 4 * engine.stats.num_steps
 
 
 def test_logprobs_reach_the_sink_beside_their_tokens():

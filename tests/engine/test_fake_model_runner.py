@@ -51,6 +51,18 @@ def test_steps_with_a_duration_give_the_same_tokens(busy):
     assert run(runner, prefill(0, [4, 5])).token_ids == [5]
 
 
+@pytest.mark.parametrize("busy", [True, False])
+def test_a_step_is_done_when_its_time_has_passed(busy):
+    runner = ScriptedModelRunner(echo_script(1, 0), 8, 4, StepCost(base_us=60e6, busy=busy))
+    handle = runner.launch(SchedulerOutput([prefill(0, [4, 5])], 2))
+    assert not handle.is_done(0.001)
+    quick = ScriptedModelRunner(echo_script(1, 0), 8, 4, StepCost(base_us=200, busy=busy))
+    handle = quick.launch(SchedulerOutput([prefill(0, [4, 5])], 2))
+    while not handle.is_done(1.0):
+        pass
+    assert handle.wait().token_ids == [5]
+
+
 def test_logprobs_only_for_those_who_ask():
     runner = ScriptedModelRunner(echo_script(1, 0), 8, 4)
     assert run(runner, prefill(0, [4])).logprobs is None

@@ -269,6 +269,30 @@ def test_any_other_error_of_a_step_surfaces_where_it_is_waited_for():
             rig.engine.step()
 
 
+def test_a_step_is_done_when_the_model_has_run_or_failed():
+    class SlowModel(HashModel):
+        def __init__(self) -> None:
+            super().__init__()
+            self.may_run = threading.Event()
+
+        def forward(self, batch, kv_cache, state_pool) -> torch.Tensor:
+            self.may_run.wait()
+            return super().forward(batch, kv_cache, state_pool)
+
+    model = SlowModel()
+    with Rig(model=model) as rig:
+        model.fail = RuntimeError("a defect")
+        handle = rig.runner.launch(
+            SchedulerOutput([ScheduledSequence(None, 0, 0, 3, [4, 5, 6], 0, (7,), True, admission())], 3)
+        )
+        assert not handle.is_done(0.001)
+        model.may_run.set()
+        while not handle.is_done(10.0):
+            pass
+        with pytest.raises(RuntimeError, match="a defect"):
+            handle.wait()
+
+
 def test_a_step_without_sampling_rows_and_the_memory_error_are_told_apart():
     model = HashModel()
     with Rig(model=model, prefill_chunk_tokens=2) as rig:
