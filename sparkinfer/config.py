@@ -89,12 +89,34 @@ class EngineConfig:
 class SchedulerConfig:
     """[scheduler]: limits of one engine step and of the queue in front of it."""
 
-    policy: str = _limited("continuous", choices=("continuous",))
+    policy: str = _limited("continuous", choices=("continuous", "chunked", "priority"))
     max_num_seqs: int = _limited(64, low=1, high=4096)               # sequences running at once
     max_num_batched_tokens: int = _limited(2048, low=1, high=2**20)  # tokens per step, prefill and decode together
-    prefill_chunk_tokens: int = _limited(512, low=1, high=2**20)     # most prompt tokens of one sequence per step
+    prefill_chunk_tokens: int = _limited(512, low=0, high=2**20)     # of one prompt in a shared step; 0: no limit
+    prefill_mix_max_tokens: int = _limited(2048, low=0, high=2**20)  # of all prompts beside decodes; 0: no limit
+    admission: str = _limited("on_demand", choices=("on_demand", "reserve"))
+    admission_wait_s: float = _limited(300.0, low=0, high=86400)     # for room, then 429; 0: no waiting at all
     max_queue_depth: int = _limited(0, low=0, high=2**20)            # running and waiting; 0: unlimited
     request_timeout_s: float = _limited(0.0, low=0, high=86400)      # 0: none
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixCacheConfig:
+    """[prefix_cache]: what is kept of finished sequences for those that begin alike.
+
+    Checkpoints are copies of recurrent state: only hybrid models have them, and can be resumed at nothing else.
+    """
+
+    enabled: bool = True
+    host_mib: int = _limited(8192, low=0, high=2**24)        # checkpoints in host memory, within what is free
+    max_entries: int = _limited(0, low=0, high=2**20)        # most checkpoints; 0: as host_mib allows
+    min_tokens: int = _limited(64, low=0, high=2**24)        # no checkpoint at a smaller position of a prompt
+    checkpoint_tokens: int = _limited(4096, low=0, high=2**24)  # also after each so many tokens of a prompt; 0: never
+    salt_by_key: bool = False                                # API keys share nothing with each other
+    pinned_tokens: tuple[str, ...] = ()                      # token ids, computed at start and never given up
+    pinned_tokens_file: str = ""                             # a JSON list of them instead
+    directory: str = ""                                      # survives restarts here; empty: memory only
+    disk_gib: float = _limited(16.0, low=0, high=2**20)      # most bytes there, least recently used first to go
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +152,7 @@ class Config:
     model: ModelConfig = field(default_factory=ModelConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    prefix_cache: PrefixCacheConfig = field(default_factory=PrefixCacheConfig)
     log: LogConfig = field(default_factory=LogConfig)
     publish: PublishConfig = field(default_factory=PublishConfig)
 
@@ -145,12 +168,20 @@ ENVIRONMENT = {
     "SPARKINFER_CACHE": ("model", "cache_dir"),
     "SPARKINFER_MAX_OUTPUT_TOKENS": ("model", "max_output_tokens"),
     "SPARKINFER_MODEL_CREATED": ("model", "created"),
+    "SPARKINFER_KV_INT8": ("engine", "kv_dtype"),
     "SPARKINFER_SCHED_POLICY": ("scheduler", "policy"),
     "SPARKINFER_BATCH_TOKENS": ("scheduler", "max_num_batched_tokens"),
     "SPARKINFER_PREFILL_CHUNK_TOKENS": ("scheduler", "prefill_chunk_tokens"),
-    "SPARKINFER_KV_INT8": ("engine", "kv_dtype"),
+    "SPARKINFER_PREFILL_MIX_MAX": ("scheduler", "prefill_mix_max_tokens"),
+    "SPARKINFER_ADMISSION_WAIT_S": ("scheduler", "admission_wait_s"),
     "SPARKINFER_MAX_QUEUE_DEPTH": ("scheduler", "max_queue_depth"),
     "SPARKINFER_REQUEST_TIMEOUT_S": ("scheduler", "request_timeout_s"),
+    "SPARKINFER_PREFIX_CACHE": ("prefix_cache", "enabled"),
+    "SPARKINFER_PREFIX_CACHE_ENTRIES": ("prefix_cache", "max_entries"),
+    "SPARKINFER_PREFIX_CACHE_HOST_MB": ("prefix_cache", "host_mib"),
+    "SPARKINFER_PREFIX_CACHE_MIN_TOKENS": ("prefix_cache", "min_tokens"),
+    "SPARKINFER_SERVER_PREFIX_TOKEN_IDS": ("prefix_cache", "pinned_tokens"),
+    "SPARKINFER_SERVER_PREFIX_TOKEN_FILE": ("prefix_cache", "pinned_tokens_file"),
     "SPARKINFER_OPENROUTER_PROVIDER": ("publish", "openrouter_provider"),
     "SPARKINFER_HF_MODEL_ID": ("publish", "hugging_face_id"),
     "SPARKINFER_QUANTIZATION": ("publish", "quantization"),
@@ -161,14 +192,14 @@ ENVIRONMENT = {
     "SPARKINFER_COMPLETION_TOKENS_PER_MINUTE": ("publish", "completion_tokens_per_minute"),
 }
 
+# Words of the C++ server for values that our keys name otherwise.
+ENVIRONMENT_WORDS = {"SPARKINFER_KV_INT8": {"1": "int8", "0": "auto"}}
+
 
 def load_config(
     path: str | None, overrides: Sequence[str] = (), environment: Mapping[str, str] | None = None
 ) -> Config:
     """Read `path` (None: defaults only), apply the environment and then `section.key=value` overrides.
-# Words of the C++ server for values that our keys name otherwise.
-ENVIRONMENT_WORDS = {"SPARKINFER_KV_INT8": {"1": "int8", "0": "auto"}}
-
 
     environment: for tests; None means the process's own.
     Raises ConfigError with one line naming source, section, key, value and what is allowed.

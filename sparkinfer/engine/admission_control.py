@@ -1,19 +1,21 @@
-"""Which requests may wait at all. Knows limits and lengths; never sequences, queues or what is free just now."""
+"""Which requests may wait, and how long. Knows limits, lengths and times; never queues or what is free just now."""
 
 from __future__ import annotations
 
+from sparkinfer.config import SchedulerConfig
+from sparkinfer.engine.deadlines import Deadlines
 from sparkinfer.errors import RequestError
 
 
 class AdmissionControl:
-    """The checks that need no waiting: a request that passes them can always be run to its end."""
+    """The checks at the door, after which a request can always be run to its end, and the deadlines behind it."""
 
-    def __init__(self, max_model_len: int, capacity_tokens: int, max_queue_depth: int) -> None:
-        """Most tokens of prompt and output together, as the model has it and as the KV pool has it;
-        most open requests, 0 for any number."""
+    def __init__(self, config: SchedulerConfig, max_model_len: int, capacity_tokens: int) -> None:
+        """Most tokens of prompt and output together, as the model has it and as the KV pool has it."""
+        self.deadlines = Deadlines(config.request_timeout_s, config.admission_wait_s)
         self._max_model_len = max_model_len
         self._capacity_tokens = capacity_tokens
-        self._max_queue_depth = max_queue_depth
+        self._max_queue_depth = config.max_queue_depth
 
     def max_output_tokens(self, num_prompt_tokens: int, max_tokens: int) -> int:
         """What the client asked for within what can be held."""

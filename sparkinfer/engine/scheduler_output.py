@@ -41,6 +41,7 @@ class SchedulerOutput:
 
     scheduled: list[ScheduledSequence] = field(default_factory=list)
     num_tokens: int = 0                  # equal to the sum of scheduled[i].num_tokens
+    num_decode_tokens: int = 0           # of num_tokens; the others belong to prompts
     num_preempted: int = 0
 
     @property

@@ -40,6 +40,11 @@ class Sequence:
     stop_token_ids: frozenset[int]       # the model's and the request's
     arrived_at: float                    # monotonic seconds
     priority: int = 0                    # smaller is sooner
+    client_id: int = 0                   # whose fair share it is
+
+    salt: bytes = b""                    # sequences share prefixes with their like only
+    uses_prefix_cache: bool = True       # reads and writes it
+    turn_starts: tuple[int, ...] = ()    # positions in the prompt where a turn of a conversation begins, ascending
 
     arrival_number: int = 0              # set by Scheduler.add; breaks ties of priority
     status: SequenceStatus = SequenceStatus.WAITING
@@ -50,6 +55,12 @@ class Sequence:
     num_prefill_tokens: int = 0          # tokens fed from the host before decode starts; set on admission
     num_cached_tokens: int = 0           # prompt tokens whose KV came from the prefix cache
     num_preemptions: int = 0
+    num_promised_blocks: int = 0         # that it can still need and nobody else gets; admission = "reserve"
+    is_announced: bool = False           # its client was told that the request is accepted
+    is_started: bool = False             # a choice of its request has had a slot
+    is_new_in_slot: bool = False         # the device has not heard of it since it got its slot
+    num_blocks_awaited: int = 0          # it cannot run while fewer are available
+    waits_for: tuple[Sequence, int] | None = None  # who computes what it begins with, and up to which position
     block_table: list[BlockId] = field(default_factory=list)
     slot: SlotId = NO_SLOT
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sparkinfer.engine.scheduler_output import Logprobs
+from sparkinfer.engine.scheduler_output import Logprobs, ScheduledSequence
 from sparkinfer.engine.sequence import Sequence
 
 
@@ -24,3 +24,12 @@ class StepEvents:
 
     def __bool__(self) -> bool:
         return bool(self.queued or self.sequences or self.finished)
+
+    def add_logprobs(self, rows: list[ScheduledSequence], logprobs: list[Logprobs | None] | None) -> None:
+        """What belongs to the tokens added last; rows: the step's sampling rows, logprobs: [len(rows)]."""
+        if logprobs is None and self.logprobs is None:
+            return
+        by_sequence = {row.sequence: entry for row, entry in zip(rows, logprobs or ())}
+        self.logprobs = self.logprobs or []
+        for sequence in self.sequences[len(self.logprobs) :]:
+            self.logprobs.append(by_sequence.get(sequence))

@@ -1,33 +1,73 @@
-"""Sequences that wait for admission, best first. Knows their order; never blocks, slots or limits."""
+"""Sequences that wait for a slot and blocks, best first. Knows their order; never blocks, slots or limits."""
 
 from __future__ import annotations
 
 import heapq
+from bisect import insort
+from collections import deque
 
+from sparkinfer.engine.fair_share import FairShare
 from sparkinfer.engine.sequence import Sequence, SequenceStatus
 
 
-class WaitingQueue:
-    """A heap by (priority, arrival). A sequence that finishes while it waits is skipped when it comes up.
+class _Level:
+    """Waiting sequences of one priority."""
 
-    A preempted sequence keeps its arrival number, and so comes back before everything that arrived later.
+    def __init__(self) -> None:
+        self.preempted: list[tuple[int, Sequence]] = []        # heap by arrival
+        self.newcomers: dict[int, deque[Sequence]] = {}        # by client, in order of arrival
+
+    def head(self, fair_share: FairShare) -> Sequence | None:
+        while self.preempted:
+            if self.preempted[0][1].status == SequenceStatus.WAITING:
+                return self.preempted[0][1]
+            heapq.heappop(self.preempted)
+        for client_id, queue in list(self.newcomers.items()):
+            while queue and queue[0].status != SequenceStatus.WAITING:
+                queue.popleft()
+            if not queue:
+                del self.newcomers[client_id]
+        if not self.newcomers:
+            return None
+        heads = (queue[0] for queue in self.newcomers.values())
+        return min(heads, key=lambda head: (fair_share.served(head.client_id), head.arrival_number))
+
+
+class WaitingQueue:
+    """Order: priority; then those that were preempted, by arrival; then the least served client; then arrival.
+
+    What was preempted comes back before any newcomer: its client watches a stream that stands still.
+    A sequence that finishes while it waits is skipped when it comes up.
     """
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Sequence]] = []
+        self.fair_share = FairShare()
+        self._levels: dict[int, _Level] = {}
+        self._priorities: list[int] = []                       # sorted keys of _levels
 
     def push(self, sequence: Sequence) -> None:
-        heapq.heappush(self._heap, (*sequence.order, sequence))
+        level = self._levels.get(sequence.priority)
+        if level is None:
+            level = self._levels[sequence.priority] = _Level()
+            insort(self._priorities, sequence.priority)
+        if sequence.num_preemptions:
+            heapq.heappush(level.preempted, (sequence.arrival_number, sequence))
+        else:
+            level.newcomers.setdefault(sequence.client_id, deque()).append(sequence)
 
     def head(self) -> Sequence | None:
         """The sequence to admit next, None when nobody waits."""
-        while self._heap:
-            sequence = self._heap[0][2]
-            if sequence.status == SequenceStatus.WAITING:
-                return sequence
-            heapq.heappop(self._heap)
+        while self._priorities:
+            head = self._levels[self._priorities[0]].head(self.fair_share)
+            if head is not None:
+                return head
+            del self._levels[self._priorities.pop(0)]
         return None
 
-    def pop(self) -> Sequence:
-        """Remove and return what `head` returned."""
-        return heapq.heappop(self._heap)[2]
+    def remove(self, head: Sequence) -> None:
+        """Take out what `head` returned."""
+        level = self._levels[head.priority]
+        if head.num_preemptions:
+            heapq.heappop(level.preempted)
+        else:
+            level.newcomers[head.client_id].popleft()

@@ -95,7 +95,7 @@ def give(scheduler: Scheduler, output: SchedulerOutput, token: int = 9) -> None:
 
 
 def test_a_prompt_is_computed_in_chunks_and_then_decoded():
-    scheduler = make_scheduler(prefill_chunk_tokens=4)
+    scheduler = make_scheduler(policy="chunked", prefill_chunk_tokens=4)
     add(scheduler, make_sequence(1, list(range(1, 11))))
     outputs = [scheduler.schedule() for _ in range(4)]
     assert [shape(output) for output in outputs] == [
@@ -245,7 +245,7 @@ def test_integrity_check_sees_a_stolen_block_and_a_stolen_slot():
     with pytest.raises(IntegrityError, match="blocks owned"):
         scheduler.check_integrity()
     sequence.block_table.append(stolen)
-    scheduler._free_slots.append(sequence.slot)
+    scheduler._placement._free_slots.append(sequence.slot)
     with pytest.raises(IntegrityError, match="slots"):
         scheduler.check_integrity()
 
@@ -326,12 +326,21 @@ class SchedulerMachine(RuleBasedStateMachine):
         output = self.scheduler.schedule()
         assert sum(row.num_tokens for row in output.scheduled) == output.num_tokens
         assert output.num_tokens <= self.config.max_num_batched_tokens
-        assert all(row.token_ids is None or row.num_tokens <= self.config.prefill_chunk_tokens
-                   for row in output.scheduled)
+        self.check_prompt_tokens(output)
         if not output.scheduled:
             return False
         self.in_flight.append((output, self.device.run(output)))
         return True
+
+    def check_prompt_tokens(self, output: SchedulerOutput) -> None:
+        """No prompt gets more than a chunk beside decodes or other prompts."""
+        chunks = [row.num_tokens for row in output.scheduled if row.token_ids is not None]
+        assert output.num_decode_tokens == output.num_tokens - sum(chunks)
+        limit = self.config.prefill_chunk_tokens
+        if self.config.policy == "chunked":
+            assert sum(chunks) <= limit
+        elif self.config.policy == "continuous" and len(output.scheduled) > 1:
+            assert max(chunks, default=0) <= limit
 
     def hear(self) -> None:
         events = self.scheduler.take_events()
