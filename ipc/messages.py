@@ -55,6 +55,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, tag="generate", omit_d
     sampling: SamplingParams
     n: int = 1
     priority: int = 0
+    client_id: int = 0
 
 
 class PeerUp(msgspec.Struct, frozen=True, tag="peer_up"):

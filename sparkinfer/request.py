@@ -78,3 +78,4 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stop: tuple[str, ...] = ()        # stop strings, matched on content after detokenisation, removed from it
     echo: bool = False                # completions: the prompt's text comes first
     priority: int = 0                 # smaller is sooner
+    client_id: int = 0                # whose fair share it is: a number per API key, 0 without keys

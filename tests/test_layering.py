@@ -13,6 +13,8 @@ ROOT = Path(__file__).resolve().parent.parent
 OURS = ("sparkinfer", "kernels", "ipc", "workers", "supervisor")
 TORCH_FREE_ENGINE = (
     "sequence", "block_manager", "scheduler", "scheduler_output", "step_events", "waiting_queue", "memory_plan",
+    "admission_control", "block_reservations", "deadlines", "fair_share", "open_requests", "placement", "policy",
+    "step_builder",
 )
 TORCH_FREE_PROCESSES = ("supervisor", "workers.http_frontend", "workers.text")
 

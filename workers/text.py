@@ -119,6 +119,7 @@ class TextWorker:
             sampling=self._complete(request.sampling, encoded.max_tokens),
             n=request.n,
             priority=request.priority,
+            client_id=request.client_id,
         )
         outbox = self._context.peers.outbox(GPU)
         if outbox is None or not outbox.send(message):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from sparkinfer.api.generation import Generation, NewRequestId, read_stream
 from sparkinfer.api.messages import parse_messages
 from sparkinfer.api.models import MAX_TOP_LOGPROBS, ModelInfo
-from sparkinfer.api.sampling import read_choices, read_sampling, read_stop
+from sparkinfer.api.sampling import read_choices, read_priority, read_sampling, read_stop
 from sparkinfer.api.schema import (
     Object,
     as_object,
@@ -40,6 +40,7 @@ def parse_chat(body: Object, info: ModelInfo, new_request_id: NewRequestId) -> G
         sampling=read_sampling(body, info, _read_logprobs(body)),
         n=read_choices(body),
         stop=read_stop(body),
+        priority=read_priority(body),
     )
     return Generation((request,), stream, include_usage, thinking.exclude_reasoning)
 

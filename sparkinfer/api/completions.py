@@ -10,7 +10,7 @@ from typing import Any
 from sparkinfer.api.errors import context_length_error
 from sparkinfer.api.generation import Generation, NewRequestId, read_stream
 from sparkinfer.api.models import MAX_TOP_LOGPROBS, ModelInfo
-from sparkinfer.api.sampling import read_choices, read_sampling, read_stop, read_token_ids
+from sparkinfer.api.sampling import read_choices, read_priority, read_sampling, read_stop, read_token_ids
 from sparkinfer.api.schema import Object, as_list, fail, read_bool, read_int, read_str, type_name
 from sparkinfer.request import Prompt, Request, TextPrompt, TokenPrompt
 
@@ -32,8 +32,11 @@ def parse_completion(body: Object, info: ModelInfo, new_request_id: NewRequestId
     sampling = read_sampling(body, info, read_int(body, "logprobs", 0, MAX_TOP_LOGPROBS))
     stop = read_stop(body)
     echo = read_bool(body, "echo", False)
+    priority = read_priority(body)
     requests = tuple(
-        Request(request_id=new_request_id(), prompt=prompt, sampling=sampling, n=n, stop=stop, echo=echo)
+        Request(
+            request_id=new_request_id(), prompt=prompt, sampling=sampling, n=n, stop=stop, echo=echo, priority=priority
+        )
         for prompt in prompts
     )
     return Generation(requests, stream, include_usage)

@@ -27,6 +27,7 @@ SEED_MAX = 2**63 - 1
 MAX_LOGIT_BIAS = 1024
 MAX_STOP_TOKEN_IDS = 64
 MAX_STOP_CHARACTERS = 1024
+MAX_PRIORITY = 100
 MIN_REPETITION_PENALTY = 1e-3  # the logit is divided by it: zero would make it infinite
 
 
@@ -51,6 +52,11 @@ def read_sampling(body: Object, info: ModelInfo, logprobs: int | None) -> Sampli
         ignore_eos=read_bool(body, "ignore_eos", False),
         logprobs=logprobs,
     )
+
+
+def read_priority(body: Object) -> int:
+    """`priority`: an integer, smaller is sooner."""
+    return _or_default(read_int(body, "priority", -MAX_PRIORITY, MAX_PRIORITY), 0)
 
 
 def read_choices(body: Object) -> int:

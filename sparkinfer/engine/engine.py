@@ -85,6 +85,7 @@ class Engine:
         sampling: SamplingParams,
         n: int = 1,
         priority: int = 0,
+        client_id: int = 0,
     ) -> None:
         """Queue `n` sequences over one prompt, choice i with seed + i.
 
@@ -98,7 +99,7 @@ class Engine:
         sequences = [
             Sequence(
                 request_id, choice, reply_to, prompt_token_ids, msgspec.structs.replace(sampling, seed=seed + choice),
-                stop_token_ids, now, priority,
+                stop_token_ids, now, priority, client_id,
             )
             for choice in range(n)
         ]
