@@ -95,6 +95,9 @@ class GpuGauge(IntEnum):
     CACHED_TOKENS = 13
     PREEMPTIONS = 14
     REQUESTS = 15
+    ADMISSION_WAITS = 16
+    ADMISSION_WAIT_TIMEOUTS = 17
+    SWAP_OUTS = 18
 
 
 class TextGauge(IntEnum):

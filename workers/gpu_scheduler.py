@@ -177,6 +177,8 @@ class GpuScheduler:
         status.set_gauge(GpuGauge.STEPS, stats.num_steps)
         status.set_gauge(GpuGauge.TOKENS_GENERATED, stats.num_output_tokens)
         status.set_gauge(GpuGauge.PREEMPTIONS, scheduler.num_preemptions)
+        status.set_gauge(GpuGauge.ADMISSION_WAITS, scheduler.num_admission_waits)
+        status.set_gauge(GpuGauge.ADMISSION_WAIT_TIMEOUTS, scheduler.num_admission_wait_timeouts)
         status.set_gauge(GpuGauge.STEP_TOKENS, stats.last_step_tokens)
 
 

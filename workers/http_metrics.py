@@ -90,13 +90,19 @@ class HttpMetrics:
             latency.hand_over()
 
     def render(self, gauges: Mapping[str, int]) -> bytes:
-        """The text of GET /metrics: every http worker's counters, then `gauges` of the engine by name."""
+        """The text of GET /metrics: every http worker's counters, then the engine's numbers by name.
+
+        gauges: those that end in _total are counters, which start again with the engine.
+        """
         self.hand_over()
         registry = self._registry
         if self._files_dir is not None:
             registry = CollectorRegistry()
             MultiProcessCollector(registry, self._files_dir)  # type: ignore[no-untyped-call]
-        lines = [f"# TYPE sparkinfer_{name} gauge\nsparkinfer_{name} {value}\n" for name, value in gauges.items()]
+        lines = []
+        for name, value in gauges.items():
+            kind = "counter" if name.endswith("_total") else "gauge"
+            lines.append(f"# TYPE sparkinfer_{name} {kind}\nsparkinfer_{name} {value}\n")
         uptime_s = time.monotonic() - self._started_at
         lines.append(f"# TYPE sparkinfer_uptime_seconds gauge\nsparkinfer_uptime_seconds {uptime_s:.3f}\n")
         return generate_latest(registry) + "".join(lines).encode()

@@ -20,6 +20,10 @@ _ENGINE_GAUGES = {
     "total_kv_blocks": GpuGauge.TOTAL_KV_BLOCKS,
     "free_state_slots": GpuGauge.FREE_STATE_SLOTS,
     "total_state_slots": GpuGauge.TOTAL_STATE_SLOTS,
+    "preemptions_total": GpuGauge.PREEMPTIONS,
+    "swap_outs_total": GpuGauge.SWAP_OUTS,
+    "admission_waits_total": GpuGauge.ADMISSION_WAITS,
+    "admission_wait_timeouts_total": GpuGauge.ADMISSION_WAIT_TIMEOUTS,
 }
 
 
@@ -39,7 +43,7 @@ class Service(Protocol):
         """Requests that may run and wait at once; 0: unlimited."""
 
     def engine_gauges(self) -> dict[str, int]:
-        """active_requests, waiting_requests, free_kv_blocks and so on, as the engine last wrote them."""
+        """active_requests, free_kv_blocks and so on, as the engine last wrote them; counters end in _total."""
 
 
 class LiveService:
