@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 from ipc.fabric import Fabric
-from ipc.messages import Drain, PeerDown, PeerUp
+from ipc.messages import Drain, PeerDown, PeerUp, Reload
 from ipc.status_board import WorkerState
 from ipc.worker_spec import WorkerSpec
 from sparkinfer.checkpoint.fetch import resolve
@@ -95,6 +95,9 @@ class Supervisor:
             number = self._signals.pop(0)
             if number == signal.SIGCHLD:
                 continue
+            if number == signal.SIGHUP:
+                self._reload()
+                continue
             if self.drain_started_at:
                 log.warning("second signal: stopping at once")
                 self.exit_code = EXIT_CUT if self._open_http() else EXIT_CLEAN
@@ -106,6 +109,12 @@ class Supervisor:
                         child.outbox.send(Drain(self.config.server.drain_grace_s))
                     else:
                         child.kill(signal.SIGKILL)
+
+    def _reload(self) -> None:
+        log.info("SIGHUP: reading the API keys again")
+        for child in self._open_http():
+            if child.outbox is not None:
+                child.outbox.send(Reload())
 
     def _spawn(self, child: Child) -> None:
         names = tuple(c.name for c in self.children)

@@ -4,7 +4,7 @@ Control edges (ZeroMQ, one inbox per process, msgpack):
 
     http -> text    Submit, Count, Abort
     text -> gpu     Generate, Abort
-    supervisor -> * PeerUp, PeerDown, Drain
+    supervisor -> * PeerUp, PeerDown, Drain, Reload
 
 Stream edges (shared-memory rings; frames are described where they are packed):
 
@@ -81,7 +81,11 @@ class Drain(msgspec.Struct, frozen=True, tag="drain"):
     grace_s: float
 
 
-HttpInbox = PeerUp | PeerDown | Drain
+class Reload(msgspec.Struct, frozen=True, tag="reload"):
+    """supervisor -> http: read again what may change while the service runs (the file of API keys)."""
+
+
+HttpInbox = PeerUp | PeerDown | Drain | Reload
 TextInbox = Submit | Count | Abort | PeerUp | PeerDown
 GpuInbox = Generate | Abort | PeerUp | PeerDown
 

@@ -5,8 +5,7 @@ Lives on the event loop of one http worker, which alone touches it. Knows no rou
 An Answer drives the transport straight from the ring's wake-up: RSGI's send_bytes hands its bytes over when it is
 called (what it returns is an awaitable that is already done), so a token needs no task and no future.
 
-NOTE: RSGI has no back-pressure and does not tell how much of a stream the client has not read. What one stream can
-pile up is bounded by its own length: max_output_tokens chunks of about 250 bytes.
+NOTE: RSGI has no back-pressure and does not tell how much of a stream the client has not read; an UnreadMeter does.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from sparkinfer.api.usage import Usage
 from sparkinfer.errors import RequestError
 from sparkinfer.request import FinishReason, RequestId
 from workers.http_metrics import HttpMetrics
+from workers.http_slow_clients import UnreadMeter
 
 
 class Transport(Protocol):
@@ -44,13 +44,14 @@ class Body(Protocol):
 class StreamBody:
     """Chunks, one write per flush. Until a transport is attached they wait."""
 
-    __slots__ = ("_chunks", "_reply", "_send_usage", "_transport", "quiet_ticks")
+    __slots__ = ("_chunks", "_meter", "_reply", "_send_usage", "_transport", "quiet_ticks")
 
     def __init__(self, reply: Reply, send_usage: bool) -> None:
         self._reply = reply
         self._send_usage = send_usage
         self._chunks: list[bytes] = []
         self._transport: Transport | None = None
+        self._meter: UnreadMeter | None = None
         self.quiet_ticks = 0  # turns of the keep-alive clock since the last write
 
     def start(self, index: int, echo: str) -> None:
@@ -68,10 +69,16 @@ class StreamBody:
     def fail(self, error: RequestError) -> None:
         self._chunks.append(self._reply.failure(error))
 
-    def attach(self, transport: Transport) -> None:
-        """The headers are out: from now on every flush writes."""
+    def attach(self, transport: Transport, meter: UnreadMeter | None) -> None:
+        """The headers are out: from now on every flush writes. meter: None when unread bytes do not matter."""
         self._transport = transport
+        self._meter = meter
         self.flush()
+
+    def detach(self) -> None:
+        """The stream is over."""
+        if self._meter is not None:
+            self._meter.close()
 
     def flush(self) -> None:
         if self._transport is None or not self._chunks:
@@ -81,6 +88,8 @@ class StreamBody:
         if data:
             self._transport.send_bytes(data)
             self.quiet_ticks = 0
+            if self._meter is not None:
+                self._meter.add(len(data))
 
     def tick(self) -> None:
         """Half a keep-alive interval went by; the second one without a write sends a comment."""

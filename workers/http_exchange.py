@@ -6,6 +6,7 @@ Owns reading the body within its limits; knows no route.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -13,6 +14,7 @@ from typing import Any, Protocol
 from sparkinfer.api.errors import RETRY_AFTER_S, error_json
 from sparkinfer.api.json_body import parse_object
 from sparkinfer.api.sse import encode_json
+from sparkinfer.api.usage import Usage
 from sparkinfer.errors import RequestError
 from workers.http_answer import Transport
 
@@ -37,6 +39,10 @@ class Scope(Protocol):
     @property
     def path(self) -> str: ...
     @property
+    def authority(self) -> str | None: ...
+    @property
+    def client(self) -> str: ...
+    @property
     def headers(self) -> HeaderMap: ...
 
 
@@ -46,6 +52,7 @@ class Connection(Protocol):
     async def __call__(self) -> bytes: ...
     def __aiter__(self) -> AsyncIterator[bytes]: ...
     async def client_disconnect(self) -> None: ...
+    def response_empty(self, status: int, headers: Headers) -> None: ...
     def response_bytes(self, status: int, headers: Headers, body: bytes) -> None: ...
     def response_stream(self, status: int, headers: Headers) -> Transport: ...
 
@@ -62,11 +69,29 @@ class Response:
 class Exchange:
     """A request and the means to answer it."""
 
-    def __init__(self, scope: Scope, connection: Connection, max_body_bytes: int) -> None:
+    def __init__(self, scope: Scope, connection: Connection, path: str, max_body_bytes: int) -> None:
+        """path: below the prefix, without a slash at its end."""
         self.scope = scope
         self.connection = connection
+        self.path = path
+        self.received_at = time.monotonic()
+        self.request_id = ""
+        self.common_headers: Headers = []  # of the response, whatever it is
         self.sent_status = 200  # of a response that the route sent itself
+        self.usage: Usage | None = None  # of a generation, once it is accepted
         self._max_body_bytes = max_body_bytes
+
+    def open_stream(self, headers: Headers) -> Transport:
+        """Send the head of a 200 response; what is sent through the transport is its body."""
+        return self.connection.response_stream(200, [*headers, *self.common_headers])
+
+    def send(self, response: Response) -> None:
+        """Send a whole response."""
+        headers = [*response.headers, *self.common_headers]
+        if response.body:
+            self.connection.response_bytes(response.status, headers, response.body)
+        else:
+            self.connection.response_empty(response.status, headers)
 
     def header(self, name: str) -> str:
         """A request header, "" when it is absent."""

@@ -11,41 +11,28 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from granian.constants import Interfaces
 from granian.server.embed import Server
 
 from ipc.codec import HTTP_INBOX
-from ipc.messages import Drain, PeerDown, PeerUp
+from ipc.messages import Drain, PeerDown, PeerUp, Reload
 from ipc.status_board import HttpGauge, WorkerState
-from sparkinfer.config import ServerConfig
 from sparkinfer.errors import RequestError
 from workers import process
-from workers.http_app import HttpApp
+from workers.http_access_log import AccessLog
+from workers.http_api_keys import ApiKeys
+from workers.http_app import HttpApp, routes
+from workers.http_documents import Documents
 from workers.http_generations import Generations, RequestIds
 from workers.http_metrics import HttpMetrics
+from workers.http_server import make_server
 from workers.http_service import LiveService
 from workers.http_text_pool import LiveTextPool
 from workers.process import WorkerContext
 
 log = logging.getLogger("http")
 
-CONNECTIONS = 4096  # accepted at once, and waiting to be accepted; granian's own default answers 128 streams at most
 HOUSEKEEPING_S = 1.0
 GC_THRESHOLD = 50_000  # allocations between young collections; the default of 700 runs one every few tokens
-
-
-def make_server(app: HttpApp, config: ServerConfig) -> Server:
-    """An RSGI server for the running loop. Its socket has SO_REUSEPORT, so that all http workers share the port."""
-    return Server(
-        app,
-        address=config.host,
-        port=config.port,
-        interface=Interfaces.RSGI,
-        websockets=False,
-        backlog=CONNECTIONS,
-        backpressure=CONNECTIONS,
-        log_enabled=False,
-    )
 
 
 class HttpFrontend:
@@ -58,14 +45,15 @@ class HttpFrontend:
         self._service = LiveService(context)
         self._pool = LiveTextPool(context.spec.index, context.spec.generation, context.peers)
         ids = RequestIds(context.spec.index, context.spec.generation)
-        self._generations = Generations(self._service, self._pool, self._metrics, ids, self._config.always_stream_usage)
+        self._keys = ApiKeys(self._config.api_keys, self._config.api_keys_file)
+        self._generations = Generations(self._service, self._pool, self._metrics, ids, self._config)
         self._loop = asyncio.get_running_loop()
         self._stop = process.stop_event(self._loop)
 
     async def serve(self) -> None:
         """Serve until SIGTERM or Drain, then let the open answers end."""
-        server = make_server(HttpApp(self._config, self._service, self._generations, self._metrics), self._config)
-        serving = asyncio.ensure_future(server.serve())
+        servers = self._servers()
+        serving = asyncio.gather(*(server.serve() for server in servers))
         self._context.attach_to_loop(self._loop, self._on_messages, self._pool.on_frames)
         self._housekeeping()
         self._keep_alive()
@@ -79,8 +67,18 @@ class HttpFrontend:
             serving.result()
             raise RuntimeError("the HTTP server stopped by itself")
         await self._drain()
-        server.stop()  # type: ignore[no-untyped-call]
+        for server in servers:
+            server.stop()  # type: ignore[no-untyped-call]
         await serving
+
+    def _servers(self) -> list[Server]:
+        documents = Documents(self._service, self._generations, self._metrics)
+        access_log = AccessLog(self._context.spec.name, self._context.config.log.access)
+        app = HttpApp(self._config, routes(documents, self._generations), self._keys, self._metrics, access_log)
+        servers = [make_server(app, self._config)]
+        if self._config.unix_socket and self._context.spec.index == 0:
+            servers.append(make_server(app, self._config, unix_socket=self._config.unix_socket))
+        return servers
 
     async def _drain(self) -> None:
         self._context.status.state = WorkerState.DRAINING
@@ -101,6 +99,8 @@ class HttpFrontend:
             elif isinstance(message, PeerDown):
                 if self._context.peers.down(message) and message.name.startswith("text-"):
                     self._pool.on_worker_down(message.name)
+            elif isinstance(message, Reload):
+                self._keys.reload()
             elif isinstance(message, Drain):
                 self._stop.set()
 

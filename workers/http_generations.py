@@ -21,12 +21,14 @@ from sparkinfer.api.models import ModelInfo
 from sparkinfer.api.reply import Reply
 from sparkinfer.api.schema import Object, fail, read_bool
 from sparkinfer.api.template_kwargs import read_thinking
+from sparkinfer.config import ServerConfig
 from sparkinfer.errors import RequestError
 from sparkinfer.request import RequestId
 from workers.http_answer import Answer, StreamBody, TokenCount, WholeBody
 from workers.http_exchange import Exchange, Response, json_response
 from workers.http_metrics import HttpMetrics, outcome_of
 from workers.http_service import Service
+from workers.http_slow_clients import Connections, UnreadMeter
 from workers.http_text_pool import TextPool
 
 Parse = Callable[[Object, ModelInfo, NewRequestId], Generation]
@@ -53,7 +55,7 @@ class Generations:
     """Everything that is being generated for clients of this worker."""
 
     def __init__(
-        self, service: Service, pool: TextPool, metrics: HttpMetrics, request_ids: RequestIds, always_stream_usage: bool
+        self, service: Service, pool: TextPool, metrics: HttpMetrics, request_ids: RequestIds, config: ServerConfig
     ) -> None:
         self.is_draining = False
         self.open_answers: set[Answer] = set()
@@ -63,7 +65,9 @@ class Generations:
         self._pool = pool
         self._metrics = metrics
         self._request_ids = request_ids
-        self._always_stream_usage = always_stream_usage
+        self._always_stream_usage = config.always_stream_usage
+        self._max_unread_bytes = config.max_unsent_kib << 10
+        self._connections = Connections()
         self._streams: set[StreamBody] = set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -121,7 +125,7 @@ class Generations:
         return info
 
     async def _generate(self, exchange: Exchange, parse: Parse, make_reply: MakeReply) -> Response | None:
-        received_at = time.monotonic()
+        received_at = exchange.received_at
         self.num_requests += 1
         self._metrics.requests.inc()
         answer: Answer | None = None
@@ -137,6 +141,7 @@ class Generations:
             else:
                 body = WholeBody(reply, generation.num_choices)
             answer = Answer(generation, body, self._metrics, received_at)
+            exchange.usage = answer.usage
             response = await self._answer(exchange, answer, body)
             error = None
             return response
@@ -158,7 +163,7 @@ class Generations:
                 raise answer.error
             if isinstance(body, StreamBody) and not answer.is_cancelled:
                 self._streams.add(body)
-                body.attach(exchange.connection.response_stream(200, sse.HEADERS))
+                body.attach(exchange.open_stream(sse.HEADERS), self._meter(exchange))
             await answer.finished
             if answer.is_cancelled:
                 exchange.sent_status = CLIENT_GONE
@@ -170,6 +175,12 @@ class Generations:
             watcher.cancel()
             self._abandon(answer)
             self._close(answer, body)
+
+    def _meter(self, exchange: Exchange) -> UnreadMeter | None:
+        client = exchange.scope.client
+        if not self._max_unread_bytes or client.startswith("unix:"):
+            return None
+        return UnreadMeter(self._connections, client, self._max_unread_bytes)
 
     def _abandon(self, answer: Answer) -> None:
         """The client left, or the answer is over: whatever is still in flight of it is aborted."""
@@ -183,6 +194,7 @@ class Generations:
     def _close(self, answer: Answer, body: StreamBody | WholeBody) -> None:
         if isinstance(body, StreamBody):
             self._streams.discard(body)
+            body.detach()
         self.open_answers.discard(answer)
         if not self.open_answers:
             self._idle.set()

@@ -7,10 +7,12 @@ batch means: nothing more until the client goes away.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import queue
 import socket
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from types import EllipsisType
 
 import uvloop
@@ -20,12 +22,15 @@ from sparkinfer.api.models import ModelInfo
 from sparkinfer.config import ServerConfig
 from sparkinfer.errors import RequestError
 from sparkinfer.request import ChatPrompt, FinishReason, Prompt, Request, RequestId, TextPrompt
+from workers.http_access_log import AccessLog
 from workers.http_answer import Answer, TokenCount
-from workers.http_app import HttpApp
+from workers.http_api_keys import ApiKeys
+from workers.http_app import HttpApp, routes
+from workers.http_documents import Documents
 from workers.http_events import EventRouter
-from workers.http_frontend import make_server
 from workers.http_generations import Generations, RequestIds
 from workers.http_metrics import HttpMetrics
+from workers.http_server import make_server
 
 Script = Callable[[Request], Iterable[list[TextEvent] | EllipsisType]]
 
@@ -109,10 +114,11 @@ class FixedService:
 class AppServer:
     """Runs the application on its own event loop in a thread; a context manager."""
 
-    def __init__(self, config: ServerConfig | None = None) -> None:
+    def __init__(self, config: ServerConfig | None = None, unix_socket: str = "") -> None:
         self.pool = ScriptedPool()
         self.service = FixedService()
         self.config = config or ServerConfig()
+        self._unix_socket = unix_socket
         self.port = _free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._serving = threading.Event()
@@ -146,19 +152,18 @@ class AppServer:
     async def _serve(self) -> None:
         self.loop = asyncio.get_running_loop()
         metrics = HttpMetrics()
-        usage = self.config.always_stream_usage
-        self.generations = Generations(self.service, self.pool, metrics, RequestIds(0, 1), usage)
-        app = HttpApp(self.config, self.service, self.generations, metrics)
-        self._server = make_server(app, self.config.__class__(**_fields(self.config, self.port)))
+        self.generations = Generations(self.service, self.pool, metrics, RequestIds(0, 1), self.config)
+        self.keys = ApiKeys(self.config.api_keys, self.config.api_keys_file)
+        documents = Documents(self.service, self.generations, metrics)
+        access_log = AccessLog("http-0", is_enabled=False)
+        app = HttpApp(self.config, routes(documents, self.generations), self.keys, metrics, access_log)
+        config = dataclasses.replace(self.config, port=self.port)
+        self._server = make_server(app, config, unix_socket=self._unix_socket)
         serving = asyncio.ensure_future(self._server.serve())
-        while not _accepts(self.port):
+        while not (Path(self._unix_socket).is_socket() if self._unix_socket else _accepts(self.port)):
             await asyncio.sleep(0.01)
         self._serving.set()
         await serving
-
-
-def _fields(config: ServerConfig, port: int) -> dict[str, object]:
-    return {name: getattr(config, name) for name in config.__dataclass_fields__} | {"port": port}
 
 
 def _free_port() -> int:

@@ -60,7 +60,11 @@ def test_unknown_model(http: httpx.Client) -> None:
     check_error(http.get("/v1/models/owner/other"), 404, "model_not_found")
 
 
-WRONG_METHODS = [("GET", CHAT, "POST"), ("DELETE", "/v1/models", "HEAD, GET"), ("HEAD", CHAT, "POST")]
+WRONG_METHODS = [
+    ("GET", CHAT, "POST, OPTIONS"),
+    ("DELETE", "/v1/models", "GET, HEAD, OPTIONS"),
+    ("HEAD", CHAT, "POST, OPTIONS"),
+]
 
 
 @pytest.mark.parametrize(("method", "path", "allow"), WRONG_METHODS)

@@ -1,0 +1,287 @@
+"""Keys, CORS, hosts, prefixes, request ids, sockets: what holds whatever the route."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import socket
+import ssl
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from ipc.messages import Delta, Started, TextEvent
+from sparkinfer.config import ServerConfig
+from sparkinfer.errors import ConfigError
+from sparkinfer.request import Request
+from tests.api.app_server import AppServer, finished
+from workers.http_access_log import AccessLog
+from workers.http_api_keys import ApiKeys
+from workers.http_exchange import Exchange
+from workers.http_server import make_server
+from workers.http_slow_clients import CHECK_BYTES, Connections, UnreadMeter
+
+CHAT = "/v1/chat/completions"
+BODY = {"messages": [{"role": "user", "content": "hi"}]}
+PATHS = (CHAT, "/v1/completions", "/v1/tokenize", "/v1/models", "/v1/models/tiny", "/metrics", "/health", "/nope")
+PAGE = "http://localhost:3000"
+
+
+@pytest.fixture(scope="module")
+def locked() -> Iterator[AppServer]:
+    """Keys, two known origins, one host name, a prefix."""
+    config = ServerConfig(
+        api_keys=("alpha", "beta"), cors_origins=("loopback", "https://chat.example"),
+        allowed_hosts=("127.0.0.1", "api.example"), path_prefix="/llm/v2",
+    )  # fmt: skip
+    with AppServer(config) as running:
+        yield running
+
+
+def preflight(origin: str) -> dict[str, str]:
+    return {
+        "origin": origin,
+        "access-control-request-method": "POST",
+        "access-control-request-headers": "authorization,x-api-key,anthropic-version,content-type",
+    }
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_preflight_needs_no_key(locked: AppServer, path: str) -> None:
+    response = httpx.options(f"{locked.url}/llm/v2{path}", headers=preflight(PAGE))
+    assert (response.status_code, response.content) == (204, b"")
+    assert response.headers["access-control-allow-origin"] == PAGE
+    assert "anthropic-version" in response.headers["access-control-allow-headers"]
+    assert "POST" in response.headers["access-control-allow-methods"] or "GET" in response.headers["allow"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("key", ["alpha", "wrong"])
+def test_every_reply_has_cors_headers(locked: AppServer, path: str, key: str) -> None:
+    headers = {"origin": PAGE, "authorization": f"Bearer {key}"}
+    for method in ("GET", "POST", "PUT"):
+        response = httpx.request(method, f"{locked.url}/llm/v2{path}", headers=headers, json=BODY)
+        assert response.headers["access-control-allow-origin"] == PAGE, (method, response.status_code)
+        assert response.headers["vary"] == "origin"
+        assert response.headers["x-request-id"]
+
+
+def test_streams_have_the_common_headers(locked: AppServer) -> None:
+    headers = {"origin": "https://chat.example", "x-api-key": "beta", "x-request-id": "trace-7"}
+    response = httpx.post(f"{locked.url}/llm/v2{CHAT}", headers=headers, json=BODY | {"stream": True})
+    assert response.status_code == 200
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert response.headers["access-control-allow-origin"] == "https://chat.example"
+    assert response.headers["x-request-id"] == "trace-7"
+
+
+ORIGINS = {
+    "http://localhost": True, "https://127.0.0.1:5173": True, "http://[::1]:1": True, "http://app.localhost:80": True,
+    "https://chat.example": True, "https://chat.example.evil": False, "http://localhost.evil": False,
+    "http://127.0.0.1.evil": False, "https://evil": False, "null": False, "http://localhost:3000/": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("origin", "is_known"), ORIGINS.items())
+def test_only_known_origins_are_let_in(locked: AppServer, origin: str, is_known: bool) -> None:
+    for method in ("OPTIONS", "GET"):
+        response = httpx.request(method, f"{locked.url}/llm/v2/health", headers=preflight(origin))
+        assert ("access-control-allow-origin" in response.headers) == is_known
+
+
+def test_any_origin_comes_without_credentials() -> None:
+    with AppServer(ServerConfig(cors_origins=("*",))) as app:
+        response = httpx.get(f"{app.url}/health", headers={"origin": "https://anywhere"})
+        assert response.headers["access-control-allow-origin"] == "*"
+        assert "access-control-allow-credentials" not in response.headers
+
+
+KEYS = [
+    ({"authorization": "Bearer alpha"}, 200), ({"authorization": "bearer  beta"}, 200), ({"x-api-key": "beta"}, 200),
+    ({}, 401), ({"authorization": "alpha"}, 401), ({"authorization": "Basic alpha"}, 401),
+    ({"authorization": "Bearer"}, 401), ({"authorization": "Bearer alphabeta"}, 401), ({"x-api-key": ""}, 401),
+    ({"authorization": "Bearer none", "x-api-key": "alpha"}, 401), ({"authorization": b"Bearer \xe9"}, 401),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("headers", "status"), KEYS)
+def test_keys(locked: AppServer, headers: dict[str, str], status: int) -> None:
+    response = httpx.post(f"{locked.url}/llm/v2{CHAT}", headers=headers, json=BODY)
+    assert response.status_code == status
+    if status == 401:
+        assert response.headers["www-authenticate"] == "Bearer"
+        assert response.json()["error"]["code"] == "invalid_api_key"
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/llm/v2x/v1/models", "/llm", "/", "/llm/v1/models"])
+def test_nothing_outside_the_prefix(locked: AppServer, path: str) -> None:
+    assert httpx.get(locked.url + path).status_code == 404
+
+
+@pytest.mark.parametrize(("host", "status"), [("api.example:80", 200), ("API.example", 200), ("evil.example", 403)])
+def test_hosts(locked: AppServer, host: str, status: int) -> None:
+    assert httpx.get(f"{locked.url}/llm/v2/health", headers={"host": host}).status_code == status
+
+
+@pytest.mark.parametrize("given", ["a b", "x" * 200, "é", "{}"])
+def test_odd_request_ids_are_replaced(http: httpx.Client, given: str) -> None:
+    sent = http.get("/health", headers={"x-request-id": given.encode()}).headers["x-request-id"]
+    assert re.fullmatch(r"req_[0-9a-f]{24}", sent)
+
+
+def test_keys_of_the_file_are_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("# team a\nfirst # rotated monthly\n\n")
+    with AppServer(ServerConfig(api_keys=("fixed",), api_keys_file=str(file))) as app:
+
+        def status(key: str) -> int:
+            return httpx.post(app.url + CHAT, headers={"x-api-key": key}, json=BODY).status_code
+
+        assert [status(key) for key in ("fixed", "first", "second", "# team a")] == [200, 200, 401, 401]
+        for text, expected in (("second", [200, 401, 200]), ("", [200, 401, 200]), ("\xff", [200, 401, 200])):
+            file.write_text(text)
+            app.call(app.keys.reload)
+            assert [status(key) for key in ("fixed", "first", "second")] == expected
+
+
+@pytest.mark.parametrize("text", ["", "# only a comment\n", "cl\xe9\n"])
+def test_unusable_key_files_stop_the_start(tmp_path: Path, text: str) -> None:
+    (tmp_path / "keys").write_text(text)
+    for file in (tmp_path / "keys", tmp_path / "missing"):
+        with pytest.raises(ConfigError, match="api_keys_file"):
+            ApiKeys(("fixed",), str(file))
+
+
+def test_access_log_tells_no_text(app: AppServer, capfd: pytest.CaptureFixture[str]) -> None:
+    class Scope:
+        method, path, client, headers = "POST", "/v1/completions" + "x" * 999, "127.0.0.1:1", {}
+
+    exchange = Exchange(Scope(), None, "/v1/completions", 1)  # type: ignore[arg-type]
+    exchange.request_id = "req_1"
+    AccessLog("http-0", is_enabled=False).write(exchange, 200)
+    AccessLog("http-0", is_enabled=True).write(exchange, 404)
+    line = json.loads(capfd.readouterr().out)
+    assert line["status"] == 404
+    assert set(line) == {"time", "worker", "request_id", "client", "method", "path", "status", "seconds"}
+    assert len(line["path"]) == 256
+
+
+def test_header_limits(app: AppServer) -> None:
+    for headers in ({"x-long": "a" * 200_000}, {f"x-{i}": "a" for i in range(500)}):
+        with httpx.Client() as client:
+            assert client.get(app.url + "/health", headers=headers).status_code == 431
+    assert httpx.get(app.url + "/health").status_code == 200
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    folder = tmp_path_factory.mktemp("tls")
+    cert, key = str(folder / "cert.pem"), str(folder / "key.pem")
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost"
+    subprocess.run(
+        [*command.split(), "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return cert, key
+
+
+def test_tls(certificate: tuple[str, str]) -> None:
+    cert, key = certificate
+    with AppServer(ServerConfig(tls_cert=cert, tls_key=key)) as app:
+        url = app.url.replace("http:", "https:")
+        context = ssl.create_default_context(cafile=cert)
+        assert httpx.post(url + CHAT, json=BODY, verify=context).json()["choices"][0]["message"]["content"] == "hi"
+        with pytest.raises(httpx.TransportError):
+            httpx.get(app.url + "/health")
+
+
+def test_unusable_certificates_stop_the_start(certificate: tuple[str, str]) -> None:
+    cert, key = certificate
+    for changes in ({"tls_cert": cert}, {"tls_cert": cert, "tls_key": cert}, {"tls_cert": "/no", "tls_key": key}):
+        with pytest.raises(ConfigError, match="tls_"):
+            make_server(None, dataclasses.replace(ServerConfig(), **changes))  # type: ignore[arg-type]
+
+
+def test_unix_socket(tmp_path: Path) -> None:
+    path = tmp_path / "api.sock"
+    with socket.socket(socket.AF_UNIX) as left_behind:
+        left_behind.bind(str(path))
+    with AppServer(unix_socket=str(path)), httpx.Client(transport=httpx.HTTPTransport(uds=str(path))) as client:
+        text = client.post("http://any" + CHAT, json=BODY | {"stream": True}).text
+        assert text.endswith("data: [DONE]\n\n")
+    path.unlink(missing_ok=True)
+    path.write_text("not a socket")
+    with pytest.raises(ConfigError, match="unix_socket"):
+        make_server(None, ServerConfig(), unix_socket=str(path))  # type: ignore[arg-type]
+
+
+def long_answer(num_kib: int):
+    def script(request: Request) -> Iterator[list[TextEvent]]:
+        yield [Started(request.request_id, 1)]
+        for _ in range(num_kib):
+            yield [Delta(request.request_id, 0, "x" * 1024, "", 1)]
+        yield [finished(request)]
+
+    return script
+
+
+def open_stream(app: AppServer, receive_buffer: int) -> socket.socket:
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    client.connect(("127.0.0.1", app.port))
+    body = json.dumps(BODY | {"stream": True}).encode()
+    client.sendall(b"POST %s HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s" % (CHAT.encode(), len(body), body))
+    return client
+
+
+def test_a_client_that_stops_reading_is_cut_off() -> None:
+    """Its request is cancelled, its connection is gone, and the others notice nothing."""
+    with AppServer(ServerConfig(max_unsent_kib=8192)) as app:
+        app.pool.script = long_answer(40_000)
+        before = len(os.listdir("/proc/self/fd"))
+        with open_stream(app, 8192) as stuck:
+            app.pool.aborts.get(timeout=20)
+            app.pool.script = long_answer(3000)
+            answers = [httpx.post(app.url + CHAT, json=BODY | {"stream": True}).text for _ in range(2)]
+            assert all(len(text) > 3_000_000 and text.endswith("data: [DONE]\n\n") for text in answers)
+            stuck.settimeout(20)
+            received = 0
+            with contextlib.suppress(ConnectionResetError):
+                while chunk := stuck.recv(1 << 20):
+                    received += len(chunk)
+            assert received < 20 << 20
+        assert len(os.listdir("/proc/self/fd")) <= before + 2
+
+
+def test_a_client_that_reads_is_never_cut_off() -> None:
+    """However long the stream: only what is unread counts, and only once it is too much."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = socket.create_connection(listener.getsockname())
+        client.settimeout(20)
+        server, address = listener.accept()
+        meter = UnreadMeter(Connections(), f"{address[0]}:{address[1]}", 1 << 20)
+        with client, server, contextlib.closing(meter):
+            for _ in range(200):
+                server.sendall(bytes(CHECK_BYTES))
+                left = CHECK_BYTES
+                while left:
+                    left -= len(client.recv(left))
+                meter.add(CHECK_BYTES)
+            assert not meter.is_cut_off
+            server.setblocking(False)
+            num_bytes = 0
+            while not meter.is_cut_off:
+                with contextlib.suppress(BlockingIOError):
+                    server.send(bytes(CHECK_BYTES))
+                meter.add(CHECK_BYTES)
+                num_bytes += CHECK_BYTES
+            assert 1 << 20 <= num_bytes < 16 << 20
+            server.setblocking(True)
+            with pytest.raises(BrokenPipeError):
+                server.sendall(b"more")

@@ -1,0 +1,70 @@
+"""The small GET routes: what is served, how it is doing, and the metrics.
+
+Knows the service and the counters; never a request that generates.
+"""
+
+from __future__ import annotations
+
+from sparkinfer.api.models import ModelInfo, find_model, info_document, models_document
+from sparkinfer.errors import RequestError
+from workers.http_exchange import Exchange, Response, json_response
+from workers.http_generations import Generations
+from workers.http_metrics import CONTENT_TYPE, HttpMetrics
+from workers.http_service import Service
+
+MODEL_PREFIX = "/v1/models/"
+
+
+class Documents:
+    """Handlers of GET routes, all answered at once from memory."""
+
+    def __init__(self, service: Service, generations: Generations, metrics: HttpMetrics) -> None:
+        self._service = service
+        self._generations = generations
+        self._metrics = metrics
+
+    async def health(self, _exchange: Exchange) -> Response:
+        """GET /health: this process answers."""
+        return json_response({"status": "ok"})
+
+    async def ready(self, _exchange: Exchange) -> Response:
+        """GET /ready: a request would be taken."""
+        if self._generations.is_draining:
+            raise RequestError(503, "The server is shutting down", code="shutting_down")
+        if not self._service.is_ready:
+            raise RequestError(503, "The model is not ready", code="not_ready")
+        return json_response({"status": "ready"})
+
+    async def models(self, _exchange: Exchange) -> Response:
+        """GET /v1/models"""
+        return json_response(models_document(self._info(), self._is_ready()))
+
+    async def model(self, exchange: Exchange) -> Response:
+        """GET /v1/models/{id}"""
+        return json_response(find_model(self._info(), exchange.path.removeprefix(MODEL_PREFIX), self._is_ready()))
+
+    async def info(self, _exchange: Exchange) -> Response:
+        """GET /v1/info"""
+        return json_response(info_document(self._info()))
+
+    async def capacity(self, _exchange: Exchange) -> Response:
+        """GET /v1/capacity"""
+        gauges = self._service.engine_gauges()
+        names = ("active_requests", "waiting_requests", "free_kv_blocks")
+        document = {name: gauges.get(name, 0) for name in names}
+        document["max_queue_depth"] = self._service.max_queue_depth
+        return json_response({**document, "accepting_requests": self._is_ready()})
+
+    async def metrics(self, _exchange: Exchange) -> Response:
+        """GET /metrics"""
+        body = self._metrics.render(self._service.engine_gauges())
+        return Response(200, body, [("content-type", CONTENT_TYPE)])
+
+    def _info(self) -> ModelInfo:
+        info = self._service.model_info
+        if info is None:
+            raise RequestError(503, "The model is not loaded yet; please retry", code="not_ready")
+        return info
+
+    def _is_ready(self) -> bool:
+        return self._service.is_ready and not self._generations.is_draining
