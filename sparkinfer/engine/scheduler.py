@@ -8,8 +8,10 @@ from operator import attrgetter
 from sparkinfer.config import SchedulerConfig
 from sparkinfer.engine.admission_control import AdmissionControl
 from sparkinfer.engine.block_manager import BlockManager
+from sparkinfer.engine.cache_manager import CacheManager
 from sparkinfer.engine.open_requests import OpenRequests
 from sparkinfer.engine.placement import Placement
+from sparkinfer.engine.prefix_cache import PrefixCache
 from sparkinfer.engine.scheduler_output import SchedulerOutput, StepResult
 from sparkinfer.engine.sequence import BlockId, Sequence, SequenceStatus
 from sparkinfer.engine.step_builder import StepBuilder
@@ -37,14 +39,17 @@ class Scheduler:
     a part of the step being scheduled, and the front sequence always advances.
     """
 
-    def __init__(self, config: SchedulerConfig, block_manager: BlockManager, max_model_len: int) -> None:
-        """max_model_len: most tokens of a prompt and its output together."""
-        self._block_manager = block_manager
+    def __init__(
+        self, config: SchedulerConfig, block_manager: BlockManager, max_model_len: int,
+        prefix_cache: PrefixCache | None = None,
+    ) -> None:
+        """max_model_len: most tokens of a prompt and its output together. prefix_cache: None for none."""
+        self._block_manager = CacheManager(block_manager, prefix_cache)
         capacity_tokens = block_manager.num_blocks * block_manager.block_size
         self._admission_control = AdmissionControl(config, max_model_len, capacity_tokens)
-        self._placement = Placement(block_manager, config.max_num_seqs, config.admission == "reserve")
+        self._placement = Placement(self._block_manager, config.max_num_seqs, config.admission == "reserve")
         self._step = StepBuilder(config)
-        self._waiting = WaitingQueue()
+        self._waiting = WaitingQueue(self._block_manager.should_wait)
         self._running: list[Sequence] = []
         self._open = OpenRequests()
         self._num_arrived = 0
@@ -109,6 +114,7 @@ class Scheduler:
         self._schedule_running()
         if not output.num_preempted:
             self._admit()
+        self._block_manager.end_step(output)
         self.num_preemptions += output.num_preempted
         self._num_tried = self._num_arrived
         return output
@@ -136,9 +142,11 @@ class Scheduler:
         events.add_logprobs(rows, result.logprobs)
 
     def fail(self, output: SchedulerOutput, now: float, status_code: int, code: str, message: str) -> None:
-        """End every sequence of a step that could not run; takes the place of `update` for that step."""
-        for row in output.scheduled:
-            self._fail(row.sequence, now, RequestError(status_code, message, code=code))
+        """End every sequence of a step that could not run, and those that rely on it; in place of `update`."""
+        victims = self._block_manager.victims_of(output)
+        for sequence in [*(row.sequence for row in output.scheduled), *victims]:
+            self._fail(sequence, now, RequestError(status_code, message, code=code))
+        self._block_manager.forget(output)
 
     def abort(self, request_id: RequestId, now: float, choice: int = -1) -> None:
         """End what is left of a request, or one choice of it (-1: all); an unknown id is ignored."""
@@ -217,7 +225,7 @@ class Scheduler:
             most = self._step.chunk_tokens(is_alone)
             if most <= 0:
                 return
-            self._step.add_chunk(sequence, most)
+            self._step.add_chunk(sequence, self._block_manager.start_chunk(sequence, most))
 
     def _admit(self) -> None:
         """Start waiting sequences, best first, while the step has room for their tokens."""
@@ -230,7 +238,7 @@ class Scheduler:
             if sequence is None:
                 self._has_room = False
                 return
-            self._step.add_chunk(sequence, most)
+            self._step.add_chunk(sequence, self._block_manager.start_chunk(sequence, most))
 
     def _admit_urgent(self) -> None:
         """Start waiting sequences of better priority than running ones, in their place where blocks or slots lack."""
@@ -280,7 +288,7 @@ class Scheduler:
     def _finish(self, sequence: Sequence, reason: FinishReason, now: float) -> None:
         if sequence.status == SequenceStatus.RUNNING:
             self._running.remove(sequence)
-            self._placement.release(sequence)
+            self._placement.release(sequence, is_sound=sequence.status_code in (0, 504))
         else:
             self.num_waiting -= 1
         sequence.status = SequenceStatus.FINISHED

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sparkinfer.engine.sequence import BlockId, Sequence, SlotId
+from sparkinfer.engine.snapshot_pool import SnapshotId
 from sparkinfer.sampling_params import SamplingParams
 
 
@@ -35,6 +36,14 @@ class ScheduledSequence:
     admitted: Admission | None = None
 
 
+class StateCopy(NamedTuple):
+    """Recurrent state of one sequence, between its slot and a snapshot."""
+
+    slot: SlotId
+    snapshot: SnapshotId
+    restores: bool                       # True: snapshot to slot, before tokens that continue it; False: the other way
+
+
 @dataclass(slots=True, eq=False)
 class SchedulerOutput:
     """One step is {sequence: number of tokens}; prefill, chunks of it and decode are the same thing."""
@@ -43,6 +52,8 @@ class SchedulerOutput:
     num_tokens: int = 0                  # equal to the sum of scheduled[i].num_tokens
     num_decode_tokens: int = 0           # of num_tokens; the others belong to prompts
     num_preempted: int = 0
+    epoch: int = 0                       # the step's number, counted only with a prefix cache
+    state_copies: list[StateCopy] = field(default_factory=list)  # before the forward, in this order
 
     @property
     def sampling_rows(self) -> list[ScheduledSequence]:

@@ -23,6 +23,19 @@ class SequenceStatus(IntEnum):
     FINISHED = 3  # owns nothing; finish_reason is set
 
 
+@dataclass(frozen=True, slots=True)
+class PrefixHints:
+    """What the prefix cache is told of a request beside its tokens."""
+
+    salt: bytes = b""                    # prefixes are shared only under the same one
+    uses_cache: bool = True              # reads and writes it
+    turn_starts: tuple[int, ...] = ()    # positions in the prompt where a turn of a conversation begins, ascending
+    wants_explanation: bool = False      # of how much was reused
+
+
+NO_HINTS = PrefixHints()
+
+
 @dataclass(slots=True, eq=False)
 class Sequence:
     """Mutable state of one choice; owned by the thread that runs Scheduler, compared by identity.
@@ -42,9 +55,7 @@ class Sequence:
     priority: int = 0                    # smaller is sooner
     client_id: int = 0                   # whose fair share it is
 
-    salt: bytes = b""                    # sequences share prefixes with their like only
-    uses_prefix_cache: bool = True       # reads and writes it
-    turn_starts: tuple[int, ...] = ()    # positions in the prompt where a turn of a conversation begins, ascending
+    hints: PrefixHints = NO_HINTS
 
     arrival_number: int = 0              # set by Scheduler.add; breaks ties of priority
     status: SequenceStatus = SequenceStatus.WAITING

@@ -13,6 +13,7 @@ class StatePool:
 
     conv:   per layer [num_slots, channels, kernel - 1], inputs of the convolution before the next token
     state:  per layer [num_slots, num_value_heads, d_k, d_v]
+    pools:  all of it, [num_layers, num_slots, ...] each; empty where no layer keeps any
     """
 
     def __init__(self, hparams: HParams, num_slots: int, device: torch.device) -> None:
@@ -20,13 +21,13 @@ class StatePool:
         layers = [i for i, layer_type in enumerate(hparams.layer_types) if layer_type == "gated_delta_net"]
         self.conv: list[Tensor | None] = [None] * len(hparams.layer_types)
         self.state: list[Tensor | None] = [None] * len(hparams.layer_types)
-        self._pools: list[Tensor] = []
+        self.pools: list[Tensor] = []
         if not layers:
             return
         conv_shape, state_shape = state_shapes(hparams)
         conv = torch.zeros(len(layers), num_slots, *conv_shape, device=device)
         state = torch.zeros(len(layers), num_slots, *state_shape, device=device)
-        self._pools = [conv, state]
+        self.pools = [conv, state]
         for row, layer in enumerate(layers):
             self.conv[layer] = conv[row]
             self.state[layer] = state[row]
@@ -36,7 +37,7 @@ class StatePool:
 
         slots: [num_slots_to_reset] int64
         """
-        for pool in self._pools:
+        for pool in self.pools:
             pool.index_fill_(1, slots, 0.0)
 
     def layer(self, index: int) -> tuple[Tensor, Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from bisect import insort
 from collections import deque
+from collections.abc import Callable
 
 from sparkinfer.engine.fair_share import FairShare
 from sparkinfer.engine.sequence import Sequence, SequenceStatus
@@ -37,11 +38,14 @@ class WaitingQueue:
     """Order: priority; then those that were preempted, by arrival; then the least served client; then arrival.
 
     What was preempted comes back before any newcomer: its client watches a stream that stands still.
-    A sequence that finishes while it waits is skipped when it comes up.
+    A sequence that finishes while it waits is skipped when it comes up. One that `is_put_off` when it comes up is set
+    aside until it is not, and is then the first of its priority.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_put_off: Callable[[Sequence], bool]) -> None:
         self.fair_share = FairShare()
+        self._is_put_off = is_put_off
+        self._aside: list[Sequence] = []
         self._levels: dict[int, _Level] = {}
         self._priorities: list[int] = []                       # sorted keys of _levels
 
@@ -56,18 +60,36 @@ class WaitingQueue:
             level.newcomers.setdefault(sequence.client_id, deque()).append(sequence)
 
     def head(self) -> Sequence | None:
-        """The sequence to admit next, None when nobody waits."""
+        """The sequence to admit next, None when nobody waits who is not set aside."""
+        best = self._head_aside()
         while self._priorities:
             head = self._levels[self._priorities[0]].head(self.fair_share)
-            if head is not None:
+            if head is None:
+                del self._levels[self._priorities.pop(0)]
+            elif best is not None and best.priority <= head.priority:
+                return best
+            elif self._is_put_off(head):
+                self.remove(head)
+                self._aside.append(head)
+            else:
                 return head
-            del self._levels[self._priorities.pop(0)]
-        return None
+        return best
 
     def remove(self, head: Sequence) -> None:
         """Take out what `head` returned."""
+        if head in self._aside:
+            self._aside.remove(head)
+            return
         level = self._levels[head.priority]
         if head.num_preemptions:
             heapq.heappop(level.preempted)
         else:
             level.newcomers[head.client_id].popleft()
+
+    def _head_aside(self) -> Sequence | None:
+        """The best of those set aside whose time has come."""
+        if not self._aside:
+            return None
+        self._aside = [sequence for sequence in self._aside if sequence.status == SequenceStatus.WAITING]
+        ready = (sequence for sequence in self._aside if not self._is_put_off(sequence))
+        return min(ready, key=lambda sequence: sequence.priority, default=None)

@@ -31,12 +31,26 @@ def test_a_block_cannot_be_freed_twice():
         manager.free(blocks[:1])
 
 
+def test_a_shared_block_is_free_after_its_last_holder():
+    manager = BlockManager(3, 4)
+    table = manager.allocate(2)
+    manager.share(table[0])
+    manager.check_integrity([table, table[:1]])
+    manager.check_integrity([table], cached=table[:1])
+    manager.free(table)
+    assert manager.num_free_blocks == 2
+    manager.free(table[:1])
+    assert manager.num_free_blocks == 3
+    with pytest.raises(IntegrityError, match="shared but free"):
+        manager.share(table[0])
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
         (lambda tables: tables[0].pop(), "blocks owned"),
-        (lambda tables: tables[0].append(tables[1][0]), "two owners"),
-        (lambda tables: tables[0].append(5), "owned and free"),
+        (lambda tables: tables[0].append(tables[1][0]), "1 references, 2 owners"),
+        (lambda tables: tables[0].append(5), "0 references, 1 owners"),
     ],
     ids=["lost", "shared", "taken"],
 )

@@ -1,0 +1,273 @@
+"""Blocks for sequences: cached ones first, new ones behind them. Knows prefixes; never budgets, slots or queues.
+
+Whatever the Scheduler asks of the KV pool goes through here, so that it can ignore where a block comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from sparkinfer.engine.block_manager import BlockManager
+from sparkinfer.engine.checkpoint_plan import plan_checkpoints
+from sparkinfer.engine.prefix_cache import PrefixCache, token_key
+from sparkinfer.engine.prefix_node import PrefixNode
+from sparkinfer.engine.scheduler_output import SchedulerOutput, StateCopy
+from sparkinfer.engine.sequence import BlockId, Sequence
+from sparkinfer.engine.shared_prefill import SharedPrefill
+from sparkinfer.engine.snapshot_pool import SnapshotId
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """What one sequence has of the prefix cache."""
+
+    data: bytes                          # its tokens on admission, as nodes keep them
+    node: PrefixNode                     # deepest node of its tokens, locked
+    num_matched_blocks: int
+    checkpoints: list[int] = field(default_factory=list)  # positions still to be saved, nearest last
+    rolling: list[tuple[int, SnapshotId]] = field(default_factory=list)  # newest two of its decode, by position
+
+
+class CacheManager:
+    """A BlockManager that evicts cached prefixes before it refuses; with `prefix_cache` None, just a BlockManager.
+
+    A block is in the cache by the end of the `schedule` that computes it: steps run in launch order, so a sequence
+    admitted to the next step may read it.
+    """
+
+    def __init__(self, block_manager: BlockManager, prefix_cache: PrefixCache | None) -> None:
+        self.num_blocks = block_manager.num_blocks
+        self.block_size = block_manager.block_size
+        self.num_blocks_for = block_manager.num_blocks_for
+        self.prefix_cache = prefix_cache
+        self._block_manager = block_manager
+        self._has_state = prefix_cache is not None and prefix_cache.snapshots is not None
+        self._leases: dict[Sequence, Lease] = {}
+        self._shared_prefill = SharedPrefill(block_manager.block_size, self._has_state)
+        self._num_rolling = 0
+        self._state_copies: list[StateCopy] = []
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Blocks that can be had at once: held by nobody, or by nobody but the cache."""
+        cache = self.prefix_cache
+        return self._block_manager.num_free_blocks + (0 if cache is None else cache.num_evictable)
+
+    def can_allocate(self, num_blocks: int) -> bool:
+        return num_blocks <= self.num_free_blocks
+
+    def allocate(self, num_blocks: int) -> list[BlockId]:
+        """Hand out `num_blocks` blocks, cached ones too if need be; the caller has asked can_allocate."""
+        while not self._block_manager.can_allocate(num_blocks) and self.prefix_cache is not None:
+            if not self.prefix_cache.evict_block():
+                break
+        return self._block_manager.allocate(num_blocks)
+
+    def should_wait(self, sequence: Sequence) -> bool:
+        """Whether a running sequence will soon have computed more of a waiting one's tokens than the cache has now."""
+        cache = self.prefix_cache
+        if cache is None or not sequence.hints.uses_cache or sequence.has_tokens_in_flight:
+            return False
+        if not self._shared_prefill or self.num_free_blocks < sequence.num_blocks_awaited:
+            return False
+        if self._shared_prefill.is_waiting(sequence):
+            return True
+        data = token_key(sequence.token_ids(0, sequence.num_tokens))
+        num_cached_tokens = cache.match(data, sequence.hints.salt).depth * self.block_size
+        return self._shared_prefill.must_wait(sequence, data, num_cached_tokens)
+
+    def find(self, sequence: Sequence) -> Lease:
+        """The longest cached prefix of a waiting sequence, held until `place` or `give_up`."""
+        cache = self.prefix_cache
+        if cache is None or not sequence.hints.uses_cache:
+            return Lease(b"", _NOWHERE, 0)
+        data = token_key(sequence.token_ids(0, sequence.num_tokens))
+        node = cache.match(data, sequence.hints.salt)
+        cache.lock(node)
+        return Lease(data, node, node.depth)
+
+    def give_up(self, sequence: Sequence, lease: Lease) -> None:
+        """There was no room for the rest."""
+        num_available = self.num_free_blocks
+        if self.prefix_cache is not None and lease.node is not _NOWHERE:
+            self.prefix_cache.unlock(lease.node)
+        num_tied = self.num_free_blocks - num_available
+        num_new = self.num_blocks_for(sequence.num_tokens) - lease.num_matched_blocks
+        sequence.num_blocks_awaited = num_new + num_tied
+
+    def place(self, sequence: Sequence, lease: Lease) -> None:
+        """Give a sequence, which has its slot, blocks for all its known tokens; what is cached counts as computed."""
+        sequence.num_blocks_awaited = 0
+        sequence.block_table = lease.node.blocks()
+        for block in sequence.block_table:
+            self._block_manager.share(block)
+        num_blocks = self.num_blocks_for(sequence.num_tokens)
+        sequence.block_table += self.allocate(num_blocks - lease.num_matched_blocks)
+        if self.prefix_cache is not None and lease.node is not _NOWHERE:
+            self._resume(sequence, lease, self.prefix_cache)
+
+    def grow(self, sequence: Sequence) -> tuple[BlockId, ...]:
+        """One more block for a sequence whose blocks are full; the caller has asked can_allocate."""
+        new_blocks = tuple(self.allocate(1))
+        sequence.block_table.extend(new_blocks)
+        if self._has_state:
+            self._save_rolling(sequence)
+        return new_blocks
+
+    def start_chunk(self, sequence: Sequence, num_tokens: int) -> int:
+        """How many of the next `num_tokens` prompt tokens to compute now: as far as the next checkpoint.
+
+        A checkpoint that has been reached is saved before the step.
+        """
+        lease = self._leases.get(sequence)
+        if lease is None or not lease.checkpoints:
+            return num_tokens
+        start = sequence.num_computed_tokens
+        if lease.checkpoints[-1] == start:
+            lease.checkpoints.pop()
+            self._save_checkpoint(sequence, lease)
+        return min(num_tokens, lease.checkpoints[-1] - start) if lease.checkpoints else num_tokens
+
+    def end_step(self, output: SchedulerOutput) -> None:
+        """The step is complete: it gets its state copies, and what it computes may be shared from the next one on."""
+        cache = self.prefix_cache
+        if cache is None:
+            return
+        for row in output.scheduled:
+            if row.token_ids is not None:
+                lease = self._leases.get(row.sequence)
+                if lease is not None:
+                    self._insert(row.sequence, lease, lease.data, row.start + row.num_tokens)
+                    self._shared_prefill.advance(row.sequence)
+        cache.epoch += 1
+        output.epoch = cache.epoch
+        output.state_copies, self._state_copies = self._state_copies, []
+
+    def release(self, sequence: Sequence, is_sound: bool = True) -> None:
+        """Take back a sequence's blocks; the cache keeps the full ones among those that were computed.
+
+        is_sound False: nothing that this sequence computed may be used again.
+        """
+        lease = self._leases.pop(sequence, None)
+        if lease is not None:
+            self._shared_prefill.discard(sequence)
+            self._end_lease(sequence, lease, is_sound)
+        self._block_manager.free(sequence.block_table)
+        sequence.block_table = []
+
+    def victims_of(self, output: SchedulerOutput) -> list[Sequence]:
+        """Running sequences that rely on what others computed in a step that failed, or in one behind it."""
+        victims = []
+        for sequence, lease in self._leases.items():
+            table, num_matched = sequence.block_table, lease.num_matched_blocks
+            for node in lease.node.path():
+                is_own = node.depth > num_matched and table[node.depth - 1] == node.block
+                if node.epoch >= output.epoch and not is_own:
+                    victims.append(sequence)
+                    break
+        return victims
+
+    def forget(self, output: SchedulerOutput) -> None:
+        """The step failed, and whoever relied on it has been ended: nothing of it may be found any more."""
+        if self.prefix_cache is not None:
+            for node in list(self.prefix_cache.nodes()):
+                if node.epoch >= output.epoch:
+                    self.prefix_cache.forget(node)
+
+    def check_integrity(self, block_tables: Iterable[list[BlockId]]) -> None:
+        """Raise IntegrityError if a block or snapshot is lost or has an owner too many."""
+        cache = self.prefix_cache
+        cached = () if cache is None else [node.block for node in cache.nodes()]
+        self._block_manager.check_integrity(block_tables, cached)
+        if cache is not None:
+            cache.check_integrity([snapshot for lease in self._leases.values() for _, snapshot in lease.rolling])
+
+    def _resume(self, sequence: Sequence, lease: Lease, cache: PrefixCache) -> None:
+        node = lease.node
+        num_cached_tokens = node.depth * self.block_size
+        sequence.num_computed_tokens = num_cached_tokens
+        if sequence.num_preemptions == 0 and sequence.choice == 0:
+            sequence.num_cached_tokens = num_cached_tokens
+        if node.snapshot is not None:
+            cache.touch(node)
+            self._state_copies.append(StateCopy(sequence.slot, node.snapshot, restores=True))
+        cache.stats.num_lookups += 1
+        cache.stats.num_hits += num_cached_tokens > 0
+        cache.stats.num_tokens_reused += num_cached_tokens
+        if self._has_state:
+            lease.checkpoints = plan_checkpoints(
+                sequence.hints.turn_starts, sequence.num_tokens, num_cached_tokens, cache.config, self.block_size
+            )
+        self._leases[sequence] = lease
+        self._shared_prefill.add(sequence, lease.data, lease.checkpoints)
+
+    def _insert(self, sequence: Sequence, lease: Lease, data: bytes, num_tokens: int) -> None:
+        """Let the tree follow the sequence's full blocks up to `num_tokens`."""
+        cache = self.prefix_cache
+        assert cache is not None
+        width = 4 * self.block_size
+        node = lease.node
+        for index in range(node.depth, num_tokens // self.block_size):
+            node = cache.insert(node, data[index * width : (index + 1) * width], sequence.block_table[index])
+        lease.node = node
+
+    def _save_checkpoint(self, sequence: Sequence, lease: Lease) -> None:
+        cache = self.prefix_cache
+        assert cache is not None
+        if lease.node.snapshot is not None:
+            return
+        snapshot = cache.allocate_snapshot()
+        if snapshot is not None:
+            cache.attach(lease.node, snapshot)
+            self._state_copies.append(StateCopy(sequence.slot, snapshot, restores=False))
+
+    def _save_rolling(self, sequence: Sequence) -> None:
+        """Keep the state at this block boundary, for whoever continues from the answer.
+
+        Two are kept: the sequence may turn out to have ended before the newest. Running sequences hold at most half
+        of all snapshots.
+        """
+        cache, lease = self.prefix_cache, self._leases.get(sequence)
+        if lease is None or cache is None or cache.snapshots is None:
+            return
+        if len(lease.rolling) == 2:
+            snapshot: SnapshotId | None = lease.rolling.pop(0)[1]
+        elif 2 * self._num_rolling + 1 < cache.snapshots.num_snapshots:
+            snapshot = cache.allocate_snapshot()
+            self._num_rolling += snapshot is not None
+        else:
+            return
+        if snapshot is not None:
+            lease.rolling.append((sequence.num_computed_tokens, snapshot))
+            self._state_copies.append(StateCopy(sequence.slot, snapshot, restores=False))
+
+    def _end_lease(self, sequence: Sequence, lease: Lease, is_sound: bool) -> None:
+        cache = self.prefix_cache
+        assert cache is not None
+        if is_sound:
+            num_valid = min(sequence.num_computed_tokens, sequence.num_tokens)
+            if num_valid // self.block_size > lease.node.depth:
+                self._insert(sequence, lease, token_key(sequence.token_ids(0, num_valid)), num_valid)
+        self._end_rolling(lease, cache, is_sound)
+        computed = [node for node in lease.node.path() if node.depth > lease.num_matched_blocks]
+        cache.unlock(lease.node)
+        if not is_sound:
+            for node in reversed(computed):
+                cache.forget(node)
+
+    def _end_rolling(self, lease: Lease, cache: PrefixCache, is_sound: bool) -> None:
+        by_depth = {position // self.block_size: snapshot for position, snapshot in lease.rolling}
+        self._num_rolling -= len(by_depth)
+        lease.rolling.clear()
+        for node in lease.node.path():
+            if not by_depth or not is_sound:
+                break
+            if node.depth in by_depth:
+                cache.attach(node, by_depth.pop(node.depth))
+        for snapshot in by_depth.values():
+            assert cache.snapshots is not None
+            cache.snapshots.free(snapshot)
+
+
+_NOWHERE = PrefixNode(None, b"", BlockId(-1), 0)  # of sequences that have nothing to do with the cache
