@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 
 import pytest
@@ -16,82 +15,16 @@ from sparkinfer.engine.scheduler import Scheduler
 from sparkinfer.engine.scheduler_output import SchedulerOutput, StepResult
 from sparkinfer.engine.sequence import Sequence, SequenceStatus
 from sparkinfer.request import FinishReason, RequestId
-from sparkinfer.sampling_params import SamplingParams
-
-EOS = 0
-
-
-def next_token(prefix: list[int], vocab_size: int) -> int:
-    """A function of every token before it, so that a wrong block, position or order shows."""
-    digest = hashlib.blake2b(repr(prefix).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") % vocab_size
-
-
-def solo_output(prompt: list[int], max_tokens: int, vocab_size: int) -> list[int]:
-    """What a sequence must get, whatever happens around it."""
-    tokens = list(prompt)
-    while len(tokens) < len(prompt) + max_tokens:
-        token = next_token(tokens, vocab_size)
-        if token == EOS:
-            break
-        tokens.append(token)
-    return tokens[len(prompt):]
-
-
-class PagedDevice:
-    """What a device remembers between steps, and nothing else: tokens by pool row, tables and last tokens by slot."""
-
-    def __init__(self, num_blocks: int, block_size: int, num_slots: int, vocab_size: int) -> None:
-        self.block_size = block_size
-        self.vocab_size = vocab_size
-        self.pool: list[int | None] = [None] * (num_blocks * block_size)
-        self.tables: list[list[int]] = [[] for _ in range(num_slots)]
-        self.last_token: list[int | None] = [None] * num_slots
-
-    def run(self, output: SchedulerOutput) -> StepResult:
-        token_ids = []
-        assert len({row.slot for row in output.scheduled}) == len(output.scheduled)
-        for row in output.scheduled:
-            table = self.tables[row.slot]
-            if row.admitted is not None:
-                table.clear()
-                self.last_token[row.slot] = None
-            assert row.first_new_block == len(table) or not row.new_blocks
-            table.extend(row.new_blocks)
-            tokens = [self.last_token[row.slot]] if row.token_ids is None else row.token_ids
-            assert len(tokens) == row.num_tokens > 0
-            for position, token in enumerate(tokens, row.start):
-                self.pool[table[position // self.block_size] * self.block_size + position % self.block_size] = token
-            if row.samples:
-                prefix = [
-                    self.pool[table[i // self.block_size] * self.block_size + i % self.block_size]
-                    for i in range(row.start + row.num_tokens)
-                ]
-                self.last_token[row.slot] = next_token(prefix, self.vocab_size)
-                token_ids.append(self.last_token[row.slot])
-        return StepResult(token_ids)
-
-
-def make_scheduler(num_blocks: int = 16, block_size: int = 4, max_model_len: int = 1000, **limits) -> Scheduler:
-    return Scheduler(SchedulerConfig(**limits), BlockManager(num_blocks, block_size), max_model_len)
-
-
-def make_sequence(request_id: int, prompt: list[int], max_tokens: int = 100, priority: int = 0, choice: int = 0):
-    sampling = SamplingParams(max_tokens=max_tokens, seed=0)
-    return Sequence(RequestId(request_id), choice, 0, prompt, sampling, frozenset([EOS]), 0.0, priority)
-
-
-def add(scheduler: Scheduler, *sequences: Sequence) -> None:
-    for sequence in sequences:
-        scheduler.add([sequence], 0.0)
-
-
-def shape(output: SchedulerOutput) -> list[tuple[int, int, int, bool]]:
-    return [(row.sequence.request_id, row.start, row.num_tokens, row.samples) for row in output.scheduled]
-
-
-def give(scheduler: Scheduler, output: SchedulerOutput, token: int = 9) -> None:
-    scheduler.update(output, StepResult([token] * len(output.sampling_rows)), 1.0)
+from tests.engine.scheduling import (
+    EOS,
+    PagedDevice,
+    add,
+    give,
+    make_scheduler,
+    make_sequence,
+    shape,
+    solo_output,
+)
 
 
 def test_a_prompt_is_computed_in_chunks_and_then_decoded():
@@ -260,13 +193,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_num_batched_tokens=st.integers(1, 12),
         prefill_chunk_tokens=st.integers(1, 6),
         vocab_size=st.sampled_from([4, 40]),
+        policy=st.sampled_from(["continuous", "chunked", "priority"]),
+        admission=st.sampled_from(["on_demand", "reserve"]),
+        admission_wait_s=st.sampled_from([0.0, 5.0, 1000.0]),
     )
-    def start(self, num_blocks, block_size, max_num_seqs, max_num_batched_tokens, prefill_chunk_tokens, vocab_size):
-        self.config = SchedulerConfig(
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max_num_batched_tokens,
-            prefill_chunk_tokens=prefill_chunk_tokens,
-        )
+    def start(self, num_blocks, block_size, max_num_seqs, vocab_size, **limits):
+        self.config = SchedulerConfig(max_num_seqs=max_num_seqs, **limits)
+        self.now = 0.0
         self.capacity = num_blocks * block_size
         self.scheduler = Scheduler(self.config, BlockManager(num_blocks, block_size), max_model_len=30)
         self.device = PagedDevice(num_blocks, block_size, max_num_seqs, vocab_size)
@@ -277,19 +210,30 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.ended: dict[Sequence, int] = {}
         self.aborted: set[int] = set()
         self.failed: set[int] = set()
+        self.announced: set[int] = set()
         self.num_requests = 0
 
     @rule(
         prompt=st.lists(st.integers(1, 3), max_size=20),
         max_tokens=st.integers(1, 12),
         n=st.integers(1, 3),
-        priority=st.integers(0, 1),
+        priority=st.integers(0, 2),
+        client_id=st.integers(0, 2),
     )
-    def submit(self, prompt, max_tokens, n, priority):
+    def submit(self, prompt, max_tokens, n, priority, client_id):
         choices = [make_sequence(self.num_requests, prompt, max_tokens, priority, choice) for choice in range(n)]
+        for sequence in choices:
+            sequence.arrived_at = self.now
+            sequence.client_id = client_id
         self.num_requests += 1
         self.sequences += choices
-        self.scheduler.add(choices, 0.0)
+        self.scheduler.add(choices, self.now)
+        self.hear()
+
+    @rule(seconds=st.integers(1, 4))
+    def pass_time(self, seconds):
+        self.now += seconds
+        self.scheduler.expire(self.now)
         self.hear()
 
     @rule()
@@ -326,6 +270,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         output = self.scheduler.schedule()
         assert sum(row.num_tokens for row in output.scheduled) == output.num_tokens
         assert output.num_tokens <= self.config.max_num_batched_tokens
+        assert not (output.num_preempted and self.config.admission == "reserve")
         self.check_prompt_tokens(output)
         if not output.scheduled:
             return False
@@ -343,9 +288,14 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert max(chunks, default=0) <= limit
 
     def hear(self) -> None:
+        """Accepted once, before the first token; nothing after the end."""
         events = self.scheduler.take_events()
+        for sequence in events.queued:
+            assert sequence.request_id not in self.announced
+            self.announced.add(sequence.request_id)
         for sequence, token_id in zip(events.sequences, events.token_ids, strict=True):
             assert sequence not in self.ended
+            assert sequence.request_id in self.announced
             self.emitted.setdefault(sequence, []).append(token_id)
         for sequence in events.finished:
             assert sequence not in self.ended
@@ -360,7 +310,11 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert sequence.finish_reason == FinishReason.ERROR
             return
         solo = solo_output(sequence.prompt_token_ids, min(sequence.sampling.max_tokens, limit), self.vocab_size)
-        if id(sequence) in self.aborted | self.failed:
+        if sequence.code == "no_capacity":
+            assert not emitted
+            assert sequence.status_code == 429
+            assert self.now - sequence.arrived_at >= self.config.admission_wait_s
+        elif id(sequence) in self.aborted | self.failed:
             assert sequence.finish_reason == (
                 FinishReason.ABORT if id(sequence) in self.aborted else FinishReason.ERROR
             )

@@ -1,0 +1,88 @@
+"""What the scheduler's tests share: sequences, schedulers, and a paged memory of token ids that shows every mistake."""
+
+from __future__ import annotations
+
+import hashlib
+
+from sparkinfer.config import SchedulerConfig
+from sparkinfer.engine.block_manager import BlockManager
+from sparkinfer.engine.scheduler import Scheduler
+from sparkinfer.engine.scheduler_output import SchedulerOutput, StepResult
+from sparkinfer.engine.sequence import Sequence
+from sparkinfer.request import RequestId
+from sparkinfer.sampling_params import SamplingParams
+
+EOS = 0
+
+
+def next_token(prefix: list[int], vocab_size: int) -> int:
+    """A function of every token before it, so that a wrong block, position or order shows."""
+    digest = hashlib.blake2b(repr(prefix).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") % vocab_size
+
+
+def solo_output(prompt: list[int], max_tokens: int, vocab_size: int) -> list[int]:
+    """What a sequence must get, whatever happens around it."""
+    tokens = list(prompt)
+    while len(tokens) < len(prompt) + max_tokens:
+        token = next_token(tokens, vocab_size)
+        if token == EOS:
+            break
+        tokens.append(token)
+    return tokens[len(prompt):]
+
+
+class PagedDevice:
+    """What a device remembers between steps, and nothing else: tokens by pool row, tables and last tokens by slot."""
+
+    def __init__(self, num_blocks: int, block_size: int, num_slots: int, vocab_size: int) -> None:
+        self.block_size = block_size
+        self.vocab_size = vocab_size
+        self.pool: list[int | None] = [None] * (num_blocks * block_size)
+        self.tables: list[list[int]] = [[] for _ in range(num_slots)]
+        self.last_token: list[int | None] = [None] * num_slots
+
+    def run(self, output: SchedulerOutput) -> StepResult:
+        token_ids = []
+        assert len({row.slot for row in output.scheduled}) == len(output.scheduled)
+        for row in output.scheduled:
+            table = self.tables[row.slot]
+            if row.admitted is not None:
+                table.clear()
+                self.last_token[row.slot] = None
+            assert row.first_new_block == len(table) or not row.new_blocks
+            table.extend(row.new_blocks)
+            tokens = [self.last_token[row.slot]] if row.token_ids is None else row.token_ids
+            assert len(tokens) == row.num_tokens > 0
+            for position, token in enumerate(tokens, row.start):
+                self.pool[table[position // self.block_size] * self.block_size + position % self.block_size] = token
+            if row.samples:
+                prefix = [
+                    self.pool[table[i // self.block_size] * self.block_size + i % self.block_size]
+                    for i in range(row.start + row.num_tokens)
+                ]
+                self.last_token[row.slot] = next_token(prefix, self.vocab_size)
+                token_ids.append(self.last_token[row.slot])
+        return StepResult(token_ids)
+
+
+def make_scheduler(num_blocks: int = 16, block_size: int = 4, max_model_len: int = 1000, **limits) -> Scheduler:
+    return Scheduler(SchedulerConfig(**limits), BlockManager(num_blocks, block_size), max_model_len)
+
+
+def make_sequence(request_id: int, prompt: list[int], max_tokens: int = 100, priority: int = 0, choice: int = 0):
+    sampling = SamplingParams(max_tokens=max_tokens, seed=0)
+    return Sequence(RequestId(request_id), choice, 0, prompt, sampling, frozenset([EOS]), 0.0, priority)
+
+
+def add(scheduler: Scheduler, *sequences: Sequence) -> None:
+    for sequence in sequences:
+        scheduler.add([sequence], 0.0)
+
+
+def shape(output: SchedulerOutput) -> list[tuple[int, int, int, bool]]:
+    return [(row.sequence.request_id, row.start, row.num_tokens, row.samples) for row in output.scheduled]
+
+
+def give(scheduler: Scheduler, output: SchedulerOutput, token: int = 9) -> None:
+    scheduler.update(output, StepResult([token] * len(output.sampling_rows)), 1.0)
