@@ -2,7 +2,7 @@
 
 Control edges (ZeroMQ, one inbox per process, msgpack):
 
-    http -> text    Submit, Count, Abort
+    http -> text    Submit, Count, Detokenize, Abort
     text -> gpu     Generate, Abort
     supervisor -> * PeerUp, PeerDown, Drain, Reload
 
@@ -36,6 +36,17 @@ class Count(msgspec.Struct, frozen=True, tag="count"):
     request_id: RequestId
     prompt: Prompt
     reply_to: int
+    with_text: bool = False           # the rendered prompt comes back too
+    with_pieces: bool = False         # and the bytes of each token
+
+
+class Detokenize(msgspec.Struct, frozen=True, tag="detokenize"):
+    """http -> text: the text of `token_ids`, all of them in the vocabulary; answered by one Tokenized."""
+
+    request_id: RequestId
+    token_ids: tuple[int, ...]
+    reply_to: int
+    skip_special: bool
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):
@@ -86,7 +97,7 @@ class Reload(msgspec.Struct, frozen=True, tag="reload"):
 
 
 HttpInbox = PeerUp | PeerDown | Drain | Reload
-TextInbox = Submit | Count | Abort | PeerUp | PeerDown
+TextInbox = Submit | Count | Detokenize | Abort | PeerUp | PeerDown
 GpuInbox = Generate | Abort | PeerUp | PeerDown
 
 
@@ -166,10 +177,12 @@ class Failed(msgspec.Struct, frozen=True, tag="failed", array_like=True):
 
 
 class Tokenized(msgspec.Struct, frozen=True, tag="tokenized", array_like=True):
-    """text -> http: answer to Count."""
+    """text -> http: answer to Count and Detokenize; text and pieces where they were asked for."""
 
     request_id: RequestId
     token_ids: list[int]
+    text: str = ""
+    pieces: list[bytes] = []
 
 
 TextEvent = Started | Delta | Finished | Failed | Tokenized

@@ -222,19 +222,19 @@ class Answer:
                 future.set_result(None)
 
 
-class TokenCount:
-    """The answer of Count for one request: an event sink like Answer, without a stream."""
+class TokenAnswer:
+    """The answer of Count or Detokenize: an event sink like Answer, without a stream."""
 
     def __init__(self) -> None:
         self.is_done = False
-        self.token_ids: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+        self.tokenized: asyncio.Future[Tokenized] = asyncio.get_running_loop().create_future()
 
     def feed(self, event: TextEvent) -> None:
         if self.is_done:
             return
         self.is_done = True
         if isinstance(event, Tokenized):
-            self.token_ids.set_result(event.token_ids)
+            self.tokenized.set_result(event)
         elif isinstance(event, Failed):
             self.fail(RequestError(event.status, event.message, param=event.param, code=event.code))
 
@@ -243,9 +243,9 @@ class TokenCount:
 
     def fail(self, error: RequestError) -> None:
         self.is_done = True
-        if not self.token_ids.done():
-            self.token_ids.set_exception(error)
+        if not self.tokenized.done():
+            self.tokenized.set_exception(error)
 
     def cancel(self) -> None:
         self.is_done = True
-        self.token_ids.cancel()
+        self.tokenized.cancel()

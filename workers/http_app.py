@@ -17,6 +17,7 @@ from workers.http_exchange import Connection, Exchange, Response, Scope, error_r
 from workers.http_front_door import FrontDoor, request_id_of
 from workers.http_generations import Generations
 from workers.http_metrics import HttpMetrics
+from workers.http_prompts import Prompts
 
 log = logging.getLogger("http")
 
@@ -88,12 +89,14 @@ class HttpApp:
         return ", ".join([*methods, *(["HEAD"] if "GET" in methods else []), "OPTIONS"])
 
 
-def routes(documents: Documents, generations: Generations) -> Routes:
+def routes(documents: Documents, generations: Generations, prompts: Prompts) -> Routes:
     """Everything that is served."""
     return {
         "/v1/chat/completions": {"POST": generations.chat},
         "/v1/completions": {"POST": generations.completion},
-        "/v1/tokenize": {"POST": generations.tokenize},
+        "/v1/tokenize": {"POST": prompts.tokenize},
+        "/v1/detokenize": {"POST": prompts.detokenize},
+        "/v1/apply-template": {"POST": prompts.apply_template},
         "/v1/models": {"GET": documents.models},
         "/v1/models/{id}": {"GET": documents.model},
         "/v1/info": {"GET": documents.info},

@@ -24,6 +24,7 @@ from workers.http_app import HttpApp, routes
 from workers.http_documents import Documents
 from workers.http_generations import Generations, RequestIds
 from workers.http_metrics import HttpMetrics
+from workers.http_prompts import Prompts
 from workers.http_server import make_server
 from workers.http_service import LiveService
 from workers.http_text_pool import LiveTextPool
@@ -44,9 +45,9 @@ class HttpFrontend:
         self._metrics = HttpMetrics(str(Path(context.spec.run_dir) / "metrics"))
         self._service = LiveService(context)
         self._pool = LiveTextPool(context.spec.index, context.spec.generation, context.peers)
-        ids = RequestIds(context.spec.index, context.spec.generation)
+        self._ids = RequestIds(context.spec.index, context.spec.generation)
         self._keys = ApiKeys(self._config.api_keys, self._config.api_keys_file)
-        self._generations = Generations(self._service, self._pool, self._metrics, ids, self._config)
+        self._generations = Generations(self._service, self._pool, self._metrics, self._ids, self._config)
         self._loop = asyncio.get_running_loop()
         self._stop = process.stop_event(self._loop)
 
@@ -74,7 +75,9 @@ class HttpFrontend:
     def _servers(self) -> list[Server]:
         documents = Documents(self._service, self._generations, self._metrics)
         access_log = AccessLog(self._context.spec.name, self._context.config.log.access)
-        app = HttpApp(self._config, routes(documents, self._generations), self._keys, self._metrics, access_log)
+        prompts = Prompts(self._generations, self._pool, self._ids)
+        table = routes(documents, self._generations, prompts)
+        app = HttpApp(self._config, table, self._keys, self._metrics, access_log)
         servers = [make_server(app, self._config)]
         if self._config.unix_socket and self._context.spec.index == 0:
             servers.append(make_server(app, self._config, unix_socket=self._config.unix_socket))

@@ -12,20 +12,19 @@ import time
 from collections.abc import Callable
 
 from sparkinfer.api import sse
-from sparkinfer.api.chat import parse_chat, parse_chat_prompt
+from sparkinfer.api.chat import parse_chat
 from sparkinfer.api.chat_reply import ChatReply
-from sparkinfer.api.completions import parse_completion, parse_prompts
+from sparkinfer.api.completions import parse_completion
 from sparkinfer.api.completions_reply import CompletionReply
 from sparkinfer.api.generation import Generation, NewRequestId
 from sparkinfer.api.models import ModelInfo
 from sparkinfer.api.reply import Reply
-from sparkinfer.api.schema import Object, fail, read_bool
-from sparkinfer.api.template_kwargs import read_thinking
+from sparkinfer.api.schema import Object
 from sparkinfer.config import ServerConfig
 from sparkinfer.errors import RequestError
 from sparkinfer.request import RequestId
-from workers.http_answer import Answer, StreamBody, TokenCount, WholeBody
-from workers.http_exchange import Exchange, Response, json_response
+from workers.http_answer import Answer, StreamBody, WholeBody
+from workers.http_exchange import Exchange, Response
 from workers.http_metrics import HttpMetrics, outcome_of
 from workers.http_service import Service
 from workers.http_slow_clients import Connections, UnreadMeter
@@ -84,29 +83,6 @@ class Generations:
         """POST /v1/completions"""
         return await self._generate(exchange, parse_completion, _completion_reply)
 
-    async def tokenize(self, exchange: Exchange) -> Response | None:
-        """POST /v1/tokenize: the number of prompt tokens of a chat body or of `prompt`, and the ids if asked for."""
-        info = self._accepting()
-        body = await exchange.json_object()
-        if body.get("messages") is None and body.get("prompt") is not None:
-            prompts = parse_prompts(body["prompt"], info)
-            if len(prompts) != 1:
-                fail("prompt", "must be one prompt")
-            prompt = prompts[0]
-        else:
-            prompt = parse_chat_prompt(body, read_thinking(body))
-        with_ids = read_bool(body, "return_token_ids", False)
-        count = TokenCount()
-        self._pool.count(count, self._request_ids.new(), prompt)
-        token_ids = await count.token_ids
-        document = {
-            "tokens": len(token_ids),
-            "max_context": info.max_model_len,
-            "max_output_tokens": info.max_output_tokens,
-            "model": info.model,
-        }
-        return json_response(document | {"token_ids": token_ids} if with_ids else document)
-
     def tick(self) -> None:
         """Half a keep-alive interval went by."""
         for stream in self._streams:
@@ -116,7 +92,8 @@ class Generations:
         """Return once no answer is open."""
         await self._idle.wait()
 
-    def _accepting(self) -> ModelInfo:
+    def accepting(self) -> ModelInfo:
+        """What is served; RequestError(503) while no request can be taken."""
         if self.is_draining:
             raise RequestError(503, "The server is shutting down", code="shutting_down")
         info = self._service.model_info
@@ -131,7 +108,7 @@ class Generations:
         answer: Answer | None = None
         error: RequestError | None = RequestError(500, "Internal error")  # unless it ends in another way
         try:
-            info = self._accepting()
+            info = self.accepting()
             generation = parse(await exchange.json_object(), info, self._request_ids.new)
             reply = make_reply(secrets.token_hex(12), int(time.time()), info, generation)
             body: StreamBody | WholeBody

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ipc.codec import TEXT_EVENTS
-from ipc.messages import Abort, Count, Submit
+from ipc.messages import Abort, Count, Detokenize, Submit
 from sparkinfer.errors import RequestError
 from sparkinfer.request import Prompt, Request, RequestId
-from workers.http_answer import Answer, TokenCount
+from workers.http_answer import Answer, TokenAnswer
 from workers.http_events import EventRouter
 from workers.process import Peers
 
@@ -26,8 +26,15 @@ class TextPool(Protocol):
     def submit(self, answer: Answer, requests: Sequence[Request]) -> None:
         """Start all requests, whose events will reach `answer`; RequestError(503) when none can be started."""
 
-    def count(self, count: TokenCount, request_id: RequestId, prompt: Prompt) -> None:
-        """Tokenise only; RequestError(503) as `submit`."""
+    def encode(
+        self, answer: TokenAnswer, request_id: RequestId, prompt: Prompt, *, with_text: bool, with_pieces: bool
+    ) -> None:
+        """Render and tokenise only; RequestError(503) as `submit`."""
+
+    def decode(
+        self, answer: TokenAnswer, request_id: RequestId, token_ids: tuple[int, ...], skip_special: bool
+    ) -> None:
+        """The text of ids; RequestError(503) as `submit`."""
 
     def abandon(self, answer: Answer, requests: Sequence[Request]) -> None:
         """Abort what is still in flight; nothing happens when all of it has ended."""
@@ -53,10 +60,15 @@ class LiveTextPool:
             self.abandon(answer, requests)
             raise
 
-    def count(self, count: TokenCount, request_id: RequestId, prompt: Prompt) -> None:
-        worker = self._least_loaded()
-        self._send(worker, Count(request_id, prompt, self._http_index))
-        self.router.add(request_id, count, worker)
+    def encode(
+        self, answer: TokenAnswer, request_id: RequestId, prompt: Prompt, *, with_text: bool, with_pieces: bool
+    ) -> None:
+        self._ask(answer, Count(request_id, prompt, self._http_index, with_text, with_pieces))
+
+    def decode(
+        self, answer: TokenAnswer, request_id: RequestId, token_ids: tuple[int, ...], skip_special: bool
+    ) -> None:
+        self._ask(answer, Detokenize(request_id, token_ids, self._http_index, skip_special))
 
     def abandon(self, answer: Answer, requests: Sequence[Request]) -> None:
         for request_id, worker in self.router.remove(answer, (request.request_id for request in requests)):
@@ -76,13 +88,18 @@ class LiveTextPool:
         error = RequestError(503, "The worker that handled this request stopped; please retry", code="worker_lost")
         self.router.fail_worker(worker, error)
 
+    def _ask(self, answer: TokenAnswer, question: Count | Detokenize) -> None:
+        worker = self._least_loaded()
+        self._send(worker, question)
+        self.router.add(question.request_id, answer, worker)
+
     def _least_loaded(self) -> str:
         workers = self._peers.names("text")
         if not workers:
             raise RequestError(503, "No text worker is ready; please retry", code="not_ready")
         return min(workers, key=self.router.num_in_flight)
 
-    def _send(self, worker: str, message: Submit | Count) -> None:
+    def _send(self, worker: str, message: Submit | Count | Detokenize) -> None:
         outbox = self._peers.outbox(worker)
         if outbox is None or not outbox.send(message):
             raise RequestError(503, "The server is overloaded; please retry", code="overloaded")

@@ -21,6 +21,7 @@ from ipc.codec import TEXT_INBOX
 from ipc.messages import (
     Abort,
     Count,
+    Detokenize,
     Generate,
     PeerDown,
     PeerUp,
@@ -28,7 +29,6 @@ from ipc.messages import (
     SequenceQueued,
     Started,
     Submit,
-    Tokenized,
 )
 from ipc.status_board import BootPhase, TextGauge
 from ipc.token_frame import EVENTS, unpack, unpack_events
@@ -40,6 +40,7 @@ from sparkinfer.text.choice_stream import TokenEntry
 from sparkinfer.text.prompt_encoder import EncodedPrompt, PromptEncoder
 from workers import process
 from workers.process import WorkerContext
+from workers.text_count import answer
 from workers.text_outlets import HttpOutlets, failed
 from workers.text_request import OpenRequest
 
@@ -71,8 +72,8 @@ class TextWorker:
                 self._submit(message)
             elif isinstance(message, Abort):
                 self._abort(message.request_id)
-            elif isinstance(message, Count):
-                self._count(message)
+            elif isinstance(message, Count | Detokenize):
+                self._spawn(self._answer(message))
             elif isinstance(message, PeerUp):
                 self._peer_up(message)
             elif isinstance(message, PeerDown):
@@ -85,9 +86,6 @@ class TextWorker:
             return
         self._requests[request.request_id] = OpenRequest(request, message.reply_to)
         self._spawn(self._encode_and_generate(request))
-
-    def _count(self, message: Count) -> None:
-        self._spawn(self._encode_and_count(message))
 
     def _spawn(self, coroutine: Any) -> None:
         task = self._loop.create_task(coroutine)
@@ -135,10 +133,10 @@ class TextWorker:
             seed=secrets.randbits(63) if sampling.seed is None else sampling.seed,
         )
 
-    async def _encode_and_count(self, message: Count) -> None:
+    async def _answer(self, message: Count | Detokenize) -> None:
         try:
-            ids = await self._loop.run_in_executor(self._executor, self._encoder.encode_prompt, message.prompt)
-            self._outlets.emit(message.reply_to, Tokenized(message.request_id, ids))
+            tokenized = await self._loop.run_in_executor(self._executor, answer, self._encoder, message)
+            self._outlets.emit(message.reply_to, tokenized)
         except RequestError as error:
             self._outlets.emit(message.reply_to, failed(message.request_id, error))
         self.publish()

@@ -72,6 +72,11 @@ class PromptEncoder:
         """Token ids of a prompt of any length. Raises RequestError 400 as above."""
         return self._encode(prompt)[0]
 
+    def encode_with_text(self, prompt: Prompt) -> tuple[list[int], str]:
+        """Token ids and the text they stand for, as the template rendered it. Raises RequestError 400 as above."""
+        token_ids, text = self._encode(prompt)
+        return token_ids, text or self.tokenizer.decode(token_ids, skip_special=False)
+
     def _encode(self, prompt: Prompt) -> tuple[list[int], str]:
         """Token ids and text; the text of a token prompt is empty."""
         if isinstance(prompt, ChatPrompt):

@@ -23,13 +23,14 @@ from sparkinfer.config import ServerConfig
 from sparkinfer.errors import RequestError
 from sparkinfer.request import ChatPrompt, FinishReason, Prompt, Request, RequestId, TextPrompt
 from workers.http_access_log import AccessLog
-from workers.http_answer import Answer, TokenCount
+from workers.http_answer import Answer, TokenAnswer
 from workers.http_api_keys import ApiKeys
 from workers.http_app import HttpApp, routes
 from workers.http_documents import Documents
 from workers.http_events import EventRouter
 from workers.http_generations import Generations, RequestIds
 from workers.http_metrics import HttpMetrics
+from workers.http_prompts import Prompts
 from workers.http_server import make_server
 
 Script = Callable[[Request], Iterable[list[TextEvent] | EllipsisType]]
@@ -82,10 +83,22 @@ class ScriptedPool:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    def count(self, count: TokenCount, request_id: RequestId, prompt: Prompt) -> None:
-        self.router.add(request_id, count, "text-0")
-        ids = list(range(len(prompt_text(prompt))))
-        asyncio.get_running_loop().call_soon(self.router.deliver, [Tokenized(request_id, ids)])
+    def encode(
+        self, answer: TokenAnswer, request_id: RequestId, prompt: Prompt, *, with_text: bool, with_pieces: bool
+    ) -> None:
+        """One token a character."""
+        text = prompt_text(prompt)
+        pieces = [character.encode() for character in text] if with_pieces else []
+        self._reply(answer, Tokenized(request_id, list(range(len(text))), text if with_text else "", pieces))
+
+    def decode(
+        self, answer: TokenAnswer, request_id: RequestId, token_ids: tuple[int, ...], skip_special: bool
+    ) -> None:
+        self._reply(answer, Tokenized(request_id, list(token_ids), f"{token_ids} {skip_special}"))
+
+    def _reply(self, answer: TokenAnswer, tokenized: Tokenized) -> None:
+        self.router.add(tokenized.request_id, answer, "text-0")
+        asyncio.get_running_loop().call_soon(self.router.deliver, [tokenized])
 
     def abandon(self, answer: Answer, requests: Sequence[Request]) -> None:
         for request_id, _ in self.router.remove(answer, [request.request_id for request in requests]):
@@ -152,11 +165,13 @@ class AppServer:
     async def _serve(self) -> None:
         self.loop = asyncio.get_running_loop()
         metrics = HttpMetrics()
-        self.generations = Generations(self.service, self.pool, metrics, RequestIds(0, 1), self.config)
+        ids = RequestIds(0, 1)
+        self.generations = Generations(self.service, self.pool, metrics, ids, self.config)
         self.keys = ApiKeys(self.config.api_keys, self.config.api_keys_file)
         documents = Documents(self.service, self.generations, metrics)
         access_log = AccessLog("http-0", is_enabled=False)
-        app = HttpApp(self.config, routes(documents, self.generations), self.keys, metrics, access_log)
+        prompts = Prompts(self.generations, self.pool, ids)
+        app = HttpApp(self.config, routes(documents, self.generations, prompts), self.keys, metrics, access_log)
         config = dataclasses.replace(self.config, port=self.port)
         self._server = make_server(app, config, unix_socket=self._unix_socket)
         serving = asyncio.ensure_future(self._server.serve())
