@@ -24,6 +24,7 @@ from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.checkpoint.hparams import HParams
 from sparkinfer.config import Config
 from sparkinfer.engine.block_manager import BlockManager
+from sparkinfer.engine.cache_manager import CacheManager
 from sparkinfer.engine.engine import Engine
 from sparkinfer.engine.fake_model_runner import ScriptedModelRunner, StepCost
 from sparkinfer.engine.kv_cache import KVCache, bytes_per_block, choose_kv_dtype
@@ -274,7 +275,8 @@ def _body(context: WorkerContext) -> None:
         runner, plan = _scripted_runner(config, hparams)
     else:
         runner, plan = _torch_runner(context, gguf, hparams)
-    scheduler = Scheduler(config.scheduler, BlockManager(plan.num_blocks, config.engine.block_size), plan.max_model_len)
+    cache = CacheManager(BlockManager(plan.num_blocks, config.engine.block_size))
+    scheduler = Scheduler(config.scheduler, cache, plan.max_model_len)
     sink = RingSink(context)
     engine = Engine(scheduler, runner, sink, frozenset())
     context.board.write_service_info(msgspec.json.encode(service_info(config, gguf, hparams, plan.max_model_len)))

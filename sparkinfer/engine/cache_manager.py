@@ -36,7 +36,7 @@ class CacheManager:
     admitted to the next step may read it.
     """
 
-    def __init__(self, block_manager: BlockManager, prefix_cache: PrefixCache | None) -> None:
+    def __init__(self, block_manager: BlockManager, prefix_cache: PrefixCache | None = None) -> None:
         self.num_blocks = block_manager.num_blocks
         self.block_size = block_manager.block_size
         self.num_blocks_for = block_manager.num_blocks_for

@@ -7,11 +7,9 @@ from operator import attrgetter
 
 from sparkinfer.config import SchedulerConfig
 from sparkinfer.engine.admission_control import AdmissionControl
-from sparkinfer.engine.block_manager import BlockManager
 from sparkinfer.engine.cache_manager import CacheManager
 from sparkinfer.engine.open_requests import OpenRequests
 from sparkinfer.engine.placement import Placement
-from sparkinfer.engine.prefix_cache import PrefixCache
 from sparkinfer.engine.scheduler_output import SchedulerOutput, StepResult
 from sparkinfer.engine.sequence import BlockId, Sequence, SequenceStatus
 from sparkinfer.engine.step_builder import StepBuilder
@@ -39,17 +37,14 @@ class Scheduler:
     a part of the step being scheduled, and the front sequence always advances.
     """
 
-    def __init__(
-        self, config: SchedulerConfig, block_manager: BlockManager, max_model_len: int,
-        prefix_cache: PrefixCache | None = None,
-    ) -> None:
-        """max_model_len: most tokens of a prompt and its output together. prefix_cache: None for none."""
-        self._block_manager = CacheManager(block_manager, prefix_cache)
-        capacity_tokens = block_manager.num_blocks * block_manager.block_size
+    def __init__(self, config: SchedulerConfig, cache: CacheManager, max_model_len: int) -> None:
+        """cache: manages the runner's blocks. max_model_len: most tokens of a prompt and its output together."""
+        self._cache = cache
+        capacity_tokens = cache.num_blocks * cache.block_size
         self._admission_control = AdmissionControl(config, max_model_len, capacity_tokens)
-        self._placement = Placement(self._block_manager, config.max_num_seqs, config.admission == "reserve")
+        self._placement = Placement(self._cache, config.max_num_seqs, config.admission == "reserve")
         self._step = StepBuilder(config)
-        self._waiting = WaitingQueue(self._block_manager.should_wait)
+        self._waiting = WaitingQueue(self._cache.should_wait)
         self._running: list[Sequence] = []
         self._open = OpenRequests()
         self._num_arrived = 0
@@ -67,7 +62,7 @@ class Scheduler:
 
     @property
     def num_free_blocks(self) -> int:
-        return self._block_manager.num_free_blocks
+        return self._cache.num_free_blocks
 
     @property
     def num_open_requests(self) -> int:
@@ -114,7 +109,7 @@ class Scheduler:
         self._schedule_running()
         if not output.num_preempted:
             self._admit()
-        self._block_manager.end_step(output)
+        self._cache.end_step(output)
         self.num_preemptions += output.num_preempted
         self._num_tried = self._num_arrived
         return output
@@ -143,10 +138,10 @@ class Scheduler:
 
     def fail(self, output: SchedulerOutput, now: float, status_code: int, code: str, message: str) -> None:
         """End every sequence of a step that could not run, and those that rely on it; in place of `update`."""
-        victims = self._block_manager.victims_of(output)
+        victims = self._cache.victims_of(output)
         for sequence in [*(row.sequence for row in output.scheduled), *victims]:
             self._fail(sequence, now, RequestError(status_code, message, code=code))
-        self._block_manager.forget(output)
+        self._cache.forget(output)
 
     def abort(self, request_id: RequestId, now: float, choice: int = -1) -> None:
         """End what is left of a request, or one choice of it (-1: all); an unknown id is ignored."""
@@ -199,11 +194,11 @@ class Scheduler:
         """The next token of a sequence; False when it had to give up its place for lack of blocks."""
         new_blocks: tuple[BlockId, ...] = ()
         if self._placement.needs_block(sequence):
-            while not self._block_manager.can_allocate(1):
+            while not self._cache.can_allocate(1):
                 if self._preempt_last() is sequence:
                     return False
             new_blocks = self._placement.grow(sequence)
-            self._waiting.fair_share.charge(sequence.client_id, self._block_manager.block_size)
+            self._waiting.fair_share.charge(sequence.client_id, self._cache.block_size)
         self._step.add_decode(sequence, new_blocks)
         return True
 
@@ -225,7 +220,7 @@ class Scheduler:
             most = self._step.chunk_tokens(is_alone)
             if most <= 0:
                 return
-            self._step.add_chunk(sequence, self._block_manager.start_chunk(sequence, most))
+            self._step.add_chunk(sequence, self._cache.start_chunk(sequence, most))
 
     def _admit(self) -> None:
         """Start waiting sequences, best first, while the step has room for their tokens."""
@@ -238,7 +233,7 @@ class Scheduler:
             if sequence is None:
                 self._has_room = False
                 return
-            self._step.add_chunk(sequence, self._block_manager.start_chunk(sequence, most))
+            self._step.add_chunk(sequence, self._cache.start_chunk(sequence, most))
 
     def _admit_urgent(self) -> None:
         """Start waiting sequences of better priority than running ones, in their place where blocks or slots lack."""
@@ -261,7 +256,7 @@ class Scheduler:
         sequence.status = SequenceStatus.RUNNING
         insort(self._running, sequence, key=_ORDER)
         if not sequence.num_preemptions:
-            num_tokens = len(sequence.block_table) * self._block_manager.block_size
+            num_tokens = len(sequence.block_table) * self._cache.block_size
             self._waiting.fair_share.charge(sequence.client_id, num_tokens)
         if not sequence.is_started:
             self._start(sequence)

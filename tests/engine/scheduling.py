@@ -6,6 +6,7 @@ import hashlib
 
 from sparkinfer.config import SchedulerConfig
 from sparkinfer.engine.block_manager import BlockManager
+from sparkinfer.engine.cache_manager import CacheManager
 from sparkinfer.engine.scheduler import Scheduler
 from sparkinfer.engine.scheduler_output import SchedulerOutput, StepResult
 from sparkinfer.engine.sequence import Sequence
@@ -67,7 +68,7 @@ class PagedDevice:
 
 
 def make_scheduler(num_blocks: int = 16, block_size: int = 4, max_model_len: int = 1000, **limits) -> Scheduler:
-    return Scheduler(SchedulerConfig(**limits), BlockManager(num_blocks, block_size), max_model_len)
+    return Scheduler(SchedulerConfig(**limits), CacheManager(BlockManager(num_blocks, block_size)), max_model_len)
 
 
 def make_sequence(request_id: int, prompt: list[int], max_tokens: int = 100, priority: int = 0, choice: int = 0):

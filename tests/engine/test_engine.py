@@ -6,6 +6,7 @@ import pytest
 
 from sparkinfer.config import SchedulerConfig
 from sparkinfer.engine.block_manager import BlockManager
+from sparkinfer.engine.cache_manager import CacheManager
 from sparkinfer.engine.engine import WAIT_POLL_S, Engine
 from sparkinfer.engine.fake_model_runner import ScriptedModelRunner, StepCost, cycle_script, echo_script
 from sparkinfer.engine.model_runner import DeviceMemoryError
@@ -56,7 +57,7 @@ class Clock:
 def make_engine(runner=None, *, overlap=True, clock=None, num_blocks=64, max_model_len=1000, **limits):
     runner = runner or ScriptedModelRunner(echo_script(3, EOS), num_blocks, 4)
     scheduler = Scheduler(
-        SchedulerConfig(**limits), BlockManager(runner.num_blocks, runner.block_size), max_model_len
+        SchedulerConfig(**limits), CacheManager(BlockManager(runner.num_blocks, runner.block_size)), max_model_len
     )
     sink = RecordingSink()
     engine = Engine(scheduler, runner, sink, frozenset([EOS]), overlap, clock or Clock())

@@ -12,6 +12,7 @@ from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.checkpoint.hparams import HParams
 from sparkinfer.config import SchedulerConfig
 from sparkinfer.engine.block_manager import BlockManager
+from sparkinfer.engine.cache_manager import CacheManager
 from sparkinfer.engine.engine import Engine
 from sparkinfer.engine.kv_cache import KVCache
 from sparkinfer.engine.scheduler import Scheduler
@@ -80,7 +81,7 @@ def test_mixed_chunked_and_preempted_sequences_follow_the_model(model):
         CPU,
     )
     config = SchedulerConfig(max_num_seqs=MAX_NUM_SEQS, max_num_batched_tokens=14, prefill_chunk_tokens=7)
-    scheduler = Scheduler(config, BlockManager(NUM_BLOCKS, BLOCK_SIZE), model.hparams.max_position)
+    scheduler = Scheduler(config, CacheManager(BlockManager(NUM_BLOCKS, BLOCK_SIZE)), model.hparams.max_position)
     sink = Collected()
     engine = Engine(scheduler, runner, sink, frozenset())
     rng = np.random.default_rng(11)

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from sparkinfer.config import SchedulerConfig
 from sparkinfer.engine.block_manager import BlockManager, IntegrityError
+from sparkinfer.engine.cache_manager import CacheManager
 from sparkinfer.engine.scheduler import Scheduler
 from sparkinfer.engine.scheduler_output import SchedulerOutput, StepResult
 from sparkinfer.engine.sequence import Sequence, SequenceStatus
@@ -201,7 +202,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.config = SchedulerConfig(max_num_seqs=max_num_seqs, **limits)
         self.now = 0.0
         self.capacity = num_blocks * block_size
-        self.scheduler = Scheduler(self.config, BlockManager(num_blocks, block_size), max_model_len=30)
+        self.scheduler = Scheduler(self.config, CacheManager(BlockManager(num_blocks, block_size)), max_model_len=30)
         self.device = PagedDevice(num_blocks, block_size, max_num_seqs, vocab_size)
         self.vocab_size = vocab_size
         self.in_flight: deque[tuple[SchedulerOutput, StepResult]] = deque()
@@ -344,7 +345,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 break
         assert len(self.ended) == len(self.sequences)
         assert not self.in_flight
-        assert self.scheduler._block_manager.num_free_blocks == self.scheduler._block_manager.num_blocks
+        assert self.scheduler._cache.num_free_blocks == self.scheduler._cache.num_blocks
         self.nothing_is_lost()
 
 

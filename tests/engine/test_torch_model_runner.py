@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from sparkinfer.config import SchedulerConfig
 from sparkinfer.engine.block_manager import BlockManager
+from sparkinfer.engine.cache_manager import CacheManager
 from sparkinfer.engine.engine import Engine
 from sparkinfer.engine.input_batch import InputBatch
 from sparkinfer.engine.model_runner import DeviceMemoryError
@@ -119,7 +120,7 @@ class Rig:
             self.model, TokenPool(num_blocks, block_size), HashState(max_num_seqs), max_num_seqs, 200, CPU
         )
         config = SchedulerConfig(max_num_seqs=max_num_seqs, **limits)
-        self.scheduler = Scheduler(config, BlockManager(num_blocks, block_size), 200)
+        self.scheduler = Scheduler(config, CacheManager(BlockManager(num_blocks, block_size)), 200)
         self.sink = ListSink()
         self.engine = Engine(self.scheduler, self.runner, self.sink, frozenset([0]), overlap)
 
