@@ -40,6 +40,7 @@ from sparkinfer.model.registry import load_model
 from sparkinfer.request import FinishReason
 from workers import process
 from workers.process import WorkerContext
+from workers.service_info import service_info
 
 log = logging.getLogger("gpu_scheduler")
 
@@ -247,25 +248,6 @@ def _torch_runner(context: WorkerContext, gguf: GGUFFile, hparams: HParams) -> t
     ), plan
 
 
-def service_info(config: Config, gguf: GGUFFile, hparams: HParams, max_model_len: int) -> dict[str, Any]:
-    """The model's facts that HTTP workers publish."""
-    sampling = {
-        key: gguf.metadata[f"general.sampling.{name}"]
-        for key, name in (("temperature", "temp"), ("top_k", "top_k"), ("top_p", "top_p"), ("min_p", "min_p"))
-        if f"general.sampling.{name}" in gguf.metadata
-    }
-    return {
-        "model": config.model.name or gguf.path.stem.lower(),
-        "max_model_len": max_model_len,
-        "max_output_tokens": min(config.model.max_output_tokens, max_model_len),
-        "vocab_size": hparams.vocab_size,
-        "architecture": hparams.architecture,
-        "quantization": None,
-        "created": config.model.created or int(Path(gguf.path).stat().st_mtime),
-        "sampling_defaults": sampling,
-    }
-
-
 def _body(context: WorkerContext) -> None:
     config, status = context.config, context.status
     status.phase = BootPhase.READING_METADATA
@@ -279,7 +261,7 @@ def _body(context: WorkerContext) -> None:
     scheduler = Scheduler(config.scheduler, cache, plan.max_model_len)
     sink = RingSink(context)
     engine = Engine(scheduler, runner, sink, frozenset())
-    context.board.write_service_info(msgspec.json.encode(service_info(config, gguf, hparams, plan.max_model_len)))
+    context.board.write_service_info(msgspec.json.encode(service_info(config.model, gguf, hparams, plan.max_model_len)))
     GpuScheduler(context, engine, sink, plan.num_blocks).run()
 
 

@@ -68,12 +68,8 @@ class PromptEncoder:
         echo = (text or self.tokenizer.decode(token_ids)) if request.echo else ""
         return EncodedPrompt(token_ids, max_model_len - len(token_ids), stream, echo)
 
-    def encode_prompt(self, prompt: Prompt) -> list[int]:
-        """Token ids of a prompt of any length. Raises RequestError 400 as above."""
-        return self._encode(prompt)[0]
-
     def encode_with_text(self, prompt: Prompt) -> tuple[list[int], str]:
-        """Token ids and the text they stand for, as the template rendered it. Raises RequestError 400 as above."""
+        """Token ids and the text they stand for, as the template rendered it, at any length. Raises RequestError 400 as above."""
         token_ids, text = self._encode(prompt)
         return token_ids, text or self.tokenizer.decode(token_ids, skip_special=False)
 
