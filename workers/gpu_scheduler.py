@@ -9,7 +9,6 @@ import logging
 import os
 import select
 import signal
-from pathlib import Path
 from typing import Any
 
 import msgspec
