@@ -19,8 +19,8 @@ def _partial_kernel(x_ptr, best_ptr, index_ptr, num_cols, PARTS: tl.constexpr, C
     part = tl.program_id(0)
     m = tl.program_id(1)
     if PDL:
-        gdc_wait()
         gdc_launch_dependents()
+        gdc_wait()
     offs = part * CHUNK + tl.arange(0, CHUNK)
     x = tl.load(x_ptr + m.to(tl.int64) * num_cols + offs, mask=offs < num_cols, other=float("-inf"))
     best = tl.max(x, axis=0)
@@ -32,8 +32,8 @@ def _partial_kernel(x_ptr, best_ptr, index_ptr, num_cols, PARTS: tl.constexpr, C
 def _final_kernel(best_ptr, index_ptr, ids_ptr, PARTS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
     m = tl.program_id(0)
     if PDL:
-        gdc_wait()
         gdc_launch_dependents()
+        gdc_wait()
     offs = tl.arange(0, BLOCK)
     best = tl.load(best_ptr + m * PARTS + offs, mask=offs < PARTS, other=float("-inf"))
     index = tl.load(index_ptr + m * PARTS + offs, mask=offs < PARTS, other=1 << 30)

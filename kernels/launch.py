@@ -22,12 +22,13 @@ def has_dp4a() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RowTile:
-    """How one program covers a matrix: warps * 32 / chunks * rows_per_thread rows, `chunks` 16-byte loads at a time."""
+    """How one program covers a matrix: warps * 32 / chunks * rows_per_thread rows, `chunks` 16-byte loads at a time,
+    `depth` times over before the first is used."""
 
     num_warps: int
     rows_per_thread: int
     chunks: int
-    unroll: int
+    depth: int
 
     @property
     def row_lanes(self) -> int:
@@ -40,17 +41,17 @@ class RowTile:
 
 
 def row_tile(
-    quant_format: QuantFormat, num_cols: int, num_warps: int, rows_per_thread: int, unroll: int = 4, chunks: int = 32
+    quant_format: QuantFormat, num_cols: int, num_warps: int, rows_per_thread: int, depth: int = 4, chunks: int = 32
 ) -> RowTile:
     """A tile of at most `chunks` chunks that divide the row; more than 32 share a row among several warps."""
     num_chunks = num_cols // quant_format.chunk
     chunks = min(chunks, num_chunks & -num_chunks)
-    return RowTile(num_warps, rows_per_thread, chunks, min(unroll, num_chunks // chunks))
+    return RowTile(num_warps, rows_per_thread, chunks, min(depth, num_chunks // chunks))
 
 
-def block_tile(quant_format: QuantFormat, num_cols: int, num_warps: int, chunks: int, unroll: int = 4) -> RowTile:
+def block_tile(quant_format: QuantFormat, num_cols: int, num_warps: int, chunks: int, depth: int = 4) -> RowTile:
     """A tile of exactly 16 rows, one activation block of the next layer."""
-    tile = row_tile(quant_format, num_cols, num_warps, 1, unroll, chunks)
+    tile = row_tile(quant_format, num_cols, num_warps, 1, depth, chunks)
     while tile.row_lanes > 16:
-        tile = RowTile(tile.num_warps // 2, 1, tile.chunks, tile.unroll)
-    return RowTile(tile.num_warps, 16 // tile.row_lanes, tile.chunks, tile.unroll)
+        tile = RowTile(tile.num_warps // 2, 1, tile.chunks, tile.depth)
+    return RowTile(tile.num_warps, 16 // tile.row_lanes, tile.chunks, tile.depth)

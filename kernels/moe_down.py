@@ -15,7 +15,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.launch import RowTile, block_tile, has_dp4a
 from kernels.moe_gate_up import Routing
-from kernels.quant_dot import dot_chunk, emit_block, load_scales, load_words
+from kernels.quant_dot import dot_chunk, emit_block, load_tile, unpack_scales, unpack_words
 from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
 
 
@@ -27,25 +27,34 @@ def _slots(
 ):
     """sum over SLOTS slots of weight * (down h), [W, RT] f32, for rows `local`; chunks of all slots end to end."""
     PER_SLOT: tl.constexpr = FFN // (16 if FMT == 8 else 32)
+    STEPS: tl.constexpr = (SLOTS * PER_SLOT + T - 1) // T
     zero = tl.arange(0, W) * 0
-    total = tl.zeros((T, W, RT), tl.float32)
-    for start in tl.static_range(0, SLOTS * PER_SLOT, T):
-        place = start + tl.arange(0, T)
-        valid = place < SLOTS * PER_SLOT
-        slot = tl.minimum(place // PER_SLOT, SLOTS - 1)
-        chunk = place % PER_SLOT
-        slot_tile = slot[:, None, None] + zero[None, :, None]
-        rows = local[None, :, :].to(tl.int64)
+    # Ids first, then every load that depends on them, then the arithmetic: one latency each, not one per step.
+    bases = ()
+    scores = ()
+    for step in tl.static_range(STEPS):
+        place = step * T + tl.arange(0, T)
+        slot_tile = tl.minimum(place // PER_SLOT, SLOTS - 1)[:, None, None] + zero[None, :, None]
         if ROUTED:
-            rows += tl.load(ids_ptr + slot_tile).to(tl.int64) * N
+            bases = bases + (tl.load(ids_ptr + slot_tile).to(tl.int64) * N,)
         else:
-            rows += slot_tile.to(tl.int64) * 0
-        weight = tl.where(valid[:, None, None], tl.load(weights_ptr + first_slot + slot_tile), 0.0)
-        low, high = load_words(FMT, q_ptr, h_ptr, rows, chunk, FFN, NATIVE)
-        scale, scale_high, minimum = load_scales(FMT, s_ptr, d_ptr, rows, chunk, FFN)
-        product = dot_chunk(FMT, low, high, scale, scale_high, minimum, x_ptr, xs_ptr, xm_ptr, chunk, first_slot + slot,
-                            zero, FFN, NATIVE)
-        total += product * weight
+            bases = bases + (slot_tile.to(tl.int64) * 0,)
+        score = tl.load(weights_ptr + first_slot + slot_tile)
+        scores = scores + (tl.where((place < SLOTS * PER_SLOT)[:, None, None], score, 0.0),)
+    tiles = ()
+    for step in tl.static_range(STEPS):
+        chunk = (step * T + tl.arange(0, T)) % PER_SLOT
+        rows = bases[step] + local[None, :, :].to(tl.int64)
+        tiles = tiles + (load_tile(FMT, q_ptr, h_ptr, s_ptr, d_ptr, rows, chunk, FFN),)
+    total = tl.zeros((T, W, RT), tl.float32)
+    for step in tl.static_range(STEPS):
+        place = step * T + tl.arange(0, T)
+        slot = tl.minimum(place // PER_SLOT, SLOTS - 1)
+        low, high = unpack_words(FMT, tiles[step], NATIVE)
+        scale, scale_high, minimum = unpack_scales(FMT, tiles[step])
+        product = dot_chunk(FMT, low, high, scale, scale_high, minimum, x_ptr, xs_ptr, xm_ptr, place % PER_SLOT,
+                            first_slot + slot, zero, FFN, NATIVE)
+        total += product * scores[step]
     return tl.sum(total, axis=0)
 
 
@@ -60,8 +69,8 @@ def _moe_down_kernel(
     block = tl.program_id(0)
     m = tl.program_id(1)
     if PDL:
-        gdc_wait()
         gdc_launch_dependents()
+        gdc_wait()
     HAS_SHARED: tl.constexpr = SHARED_FMT >= 0
     slots = TOP_K + 1 if HAS_SHARED else TOP_K
     x_ptr += m * slots * (FFN // 4)

@@ -18,7 +18,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.launch import RowTile, block_tile, has_dp4a
-from kernels.quant_dot import dot_rows, quantize_block, rms_factor
+from kernels.quant_dot import dot_rows, first_tiles, quantize_block, rms_factor
 from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
 
 
@@ -65,12 +65,14 @@ def _choose(logits_ptr, slot, zero, E: tl.constexpr, SPAN: tl.constexpr, TOP_K: 
 @triton.jit
 def _gate_up(
     FMT: tl.constexpr, gq_ptr, gh_ptr, gs_ptr, gd_ptr, uq_ptr, uh_ptr, us_ptr, ud_ptr, row, factor, block,
-    x_ptr, xs_ptr, xm_ptr, v_ptr, ys_ptr, ym_ptr, COLS: tl.constexpr, FFN: tl.constexpr, W: tl.constexpr,
-    RT: tl.constexpr, T: tl.constexpr, UNROLL: tl.constexpr, NATIVE: tl.constexpr,
+    x_ptr, xs_ptr, xm_ptr, v_ptr, ys_ptr, ym_ptr, COLS: tl.constexpr, FFN: tl.constexpr, T: tl.constexpr,
+    DEPTH: tl.constexpr, NATIVE: tl.constexpr,
 ):
-    gate = dot_rows(FMT, gq_ptr, gh_ptr, gs_ptr, gd_ptr, row, x_ptr, xs_ptr, xm_ptr, xs_ptr, COLS, 1, W, RT, T, UNROLL,
-                    NATIVE)[0] * factor
-    up = dot_rows(FMT, uq_ptr, uh_ptr, us_ptr, ud_ptr, row, x_ptr, xs_ptr, xm_ptr, xs_ptr, COLS, 1, W, RT, T, UNROLL,
+    gate_tiles = first_tiles(FMT, gq_ptr, gh_ptr, gs_ptr, gd_ptr, row, COLS, T, DEPTH)
+    up_tiles = first_tiles(FMT, uq_ptr, uh_ptr, us_ptr, ud_ptr, row, COLS, T, DEPTH)
+    gate = dot_rows(FMT, gate_tiles, gq_ptr, gh_ptr, gs_ptr, gd_ptr, row, x_ptr, xs_ptr, xm_ptr, xs_ptr, COLS, 1, T,
+                    DEPTH, NATIVE)[0] * factor
+    up = dot_rows(FMT, up_tiles, uq_ptr, uh_ptr, us_ptr, ud_ptr, row, x_ptr, xs_ptr, xm_ptr, xs_ptr, COLS, 1, T, DEPTH,
                   NATIVE)[0] * factor
     h = gate / (1.0 + tl.exp(-gate)) * up
     quantize_block(tl.reshape(h, (16,)), block, v_ptr, ys_ptr, ym_ptr, FFN)
@@ -82,16 +84,16 @@ def _moe_gate_up_kernel(
     zq_ptr, zh_ptr, zs_ptr, zd_ptr, yq_ptr, yh_ptr, ys_ptr, yd_ptr,
     x_ptr, xs_ptr, xm_ptr, ss_ptr, logits_ptr, stride_logits, ids_ptr, weights_ptr, v_ptr, hs_ptr, hm_ptr, eps,
     FMT: tl.constexpr, SHARED_FMT: tl.constexpr, COLS: tl.constexpr, FFN: tl.constexpr, E: tl.constexpr,
-    SPAN: tl.constexpr, TOP_K: tl.constexpr, W: tl.constexpr, RT: tl.constexpr, T: tl.constexpr, UNROLL: tl.constexpr,
-    SHARED_W: tl.constexpr, SHARED_RT: tl.constexpr, SHARED_T: tl.constexpr, SHARED_UNROLL: tl.constexpr,
+    SPAN: tl.constexpr, TOP_K: tl.constexpr, W: tl.constexpr, RT: tl.constexpr, T: tl.constexpr, DEPTH: tl.constexpr,
+    SHARED_W: tl.constexpr, SHARED_RT: tl.constexpr, SHARED_T: tl.constexpr, SHARED_DEPTH: tl.constexpr,
     NATIVE: tl.constexpr, PDL: tl.constexpr,
 ):
     block = tl.program_id(0)
     slot = tl.program_id(1)
     m = tl.program_id(2)
     if PDL:
-        gdc_wait()
         gdc_launch_dependents()
+        gdc_wait()
     x_ptr += m * (COLS // 4)
     xs_ptr += m * (COLS // 16)
     xm_ptr += m * (COLS // 16)
@@ -112,7 +114,7 @@ def _moe_gate_up_kernel(
             tl.store(weights_ptr + slot + zero, weight)
         local = block * 16 + tl.arange(0, W)[:, None] * RT + tl.arange(0, RT)[None, :]
         _gate_up(FMT, gq_ptr, gh_ptr, gs_ptr, gd_ptr, uq_ptr, uh_ptr, us_ptr, ud_ptr, expert[:, None] * FFN + local,
-                 factor, block, x_ptr, xs_ptr, xm_ptr, v_ptr, hs_ptr, hm_ptr, COLS, FFN, W, RT, T, UNROLL, NATIVE)
+                 factor, block, x_ptr, xs_ptr, xm_ptr, v_ptr, hs_ptr, hm_ptr, COLS, FFN, T, DEPTH, NATIVE)
     if HAS_SHARED:
         if slot == TOP_K:
             zero = tl.arange(0, SHARED_W) * 0
@@ -121,13 +123,12 @@ def _moe_gate_up_kernel(
                 tl.store(weights_ptr + TOP_K, 1.0 / (1.0 + tl.exp(-tl.load(logits_ptr + E))))
             local = block * 16 + tl.arange(0, SHARED_W)[:, None] * SHARED_RT + tl.arange(0, SHARED_RT)[None, :]
             _gate_up(SHARED_FMT, zq_ptr, zh_ptr, zs_ptr, zd_ptr, yq_ptr, yh_ptr, ys_ptr, yd_ptr, local, factor, block,
-                     x_ptr, xs_ptr, xm_ptr, v_ptr, hs_ptr, hm_ptr, COLS, FFN, SHARED_W, SHARED_RT, SHARED_T,
-                     SHARED_UNROLL, NATIVE)
+                     x_ptr, xs_ptr, xm_ptr, v_ptr, hs_ptr, hm_ptr, COLS, FFN, SHARED_T, SHARED_DEPTH, NATIVE)
 
 
 def expert_tile(quant_format: QuantFormat, num_cols: int) -> RowTile:
     """The tile that was fastest on an H200 (docs/performance.md)."""
-    return block_tile(quant_format, num_cols, num_warps=4, chunks=32, unroll=2)
+    return block_tile(quant_format, num_cols, num_warps=8, chunks=32, depth=2)
 
 
 def moe_gate_up(
@@ -156,7 +157,7 @@ def moe_gate_up(
     ffn = gate.num_rows // num_experts
     shared_gate, shared_up = shared or (gate, up)
     tile = tile or expert_tile(gate.format, gate.num_cols)
-    other = block_tile(shared_gate.format, gate.num_cols, tile.num_warps, tile.chunks, tile.unroll)
+    other = block_tile(shared_gate.format, gate.num_cols, tile.num_warps, tile.chunks, tile.depth)
     planes = [p for w in (gate, up, shared_gate, shared_up) for p in (w.quants, w.high, w.scales, w.supers)]
     options = {"launch_pdl": True} if pdl else {}
     _moe_gate_up_kernel[(ffn // 16, top_k + (shared is not None), x.num_tokens)](
@@ -164,7 +165,7 @@ def moe_gate_up(
         routing.expert_ids, routing.weights, out.values, out.scales, out.sums, eps,
         FMT=int(gate.format), SHARED_FMT=int(shared_gate.format) if shared else -1, COLS=gate.num_cols, FFN=ffn,
         E=num_experts, SPAN=max(1, triton.next_power_of_2(num_experts) // 32), TOP_K=top_k, W=tile.row_lanes,
-        RT=tile.rows_per_thread, T=tile.chunks, UNROLL=tile.unroll, SHARED_W=other.row_lanes,
-        SHARED_RT=other.rows_per_thread, SHARED_T=other.chunks, SHARED_UNROLL=other.unroll, NATIVE=has_dp4a(), PDL=pdl,
+        RT=tile.rows_per_thread, T=tile.chunks, DEPTH=tile.depth, SHARED_W=other.row_lanes,
+        SHARED_RT=other.rows_per_thread, SHARED_T=other.chunks, SHARED_DEPTH=other.depth, NATIVE=has_dp4a(), PDL=pdl,
         num_warps=tile.num_warps, **options,
     )

@@ -62,13 +62,14 @@ def _paged_decode_kernel(
     kv_head = tl.program_id(1)
     m = tl.program_id(2)
     if PDL:
-        gdc_wait()
         gdc_launch_dependents()
     DOT: tl.constexpr = tl.float32 if EXACT else tl.bfloat16
     context_len = tl.load(lens_ptr + m)
     first, per_split = _span(context_len, WINDOW, SPLITS, TILE)
     begin = first + split * per_split
     end = tl.minimum(begin + per_split, context_len)
+    if PDL:
+        gdc_wait()
     if begin < context_len:
         offs_g = tl.arange(0, BLOCK_G)
         offs_d = tl.arange(0, D)
@@ -84,6 +85,7 @@ def _paged_decode_kernel(
             block = tl.load(tables_ptr + m * stride_table + token // BLOCK_SIZE, mask=seen, other=0)
             row = (block.to(tl.int64) * BLOCK_SIZE + token % BLOCK_SIZE) * HK + kv_head
             k = tl.load(k_ptr + row[:, None] * D + offs_d[None, :], mask=seen[:, None], other=0.0).to(DOT)
+            v = tl.load(v_ptr + row[:, None] * D + offs_d[None, :], mask=seen[:, None], other=0.0).to(DOT)
             scores = tl.dot(q, tl.trans(k))
             if INT8:
                 scores *= tl.load(k_scale_ptr + row, mask=seen, other=0.0).to(tl.float32)[None, :]
@@ -94,7 +96,6 @@ def _paged_decode_kernel(
             total = total * shrink + tl.sum(p, axis=1)
             if INT8:
                 p *= tl.load(v_scale_ptr + row, mask=seen, other=0.0).to(tl.float32)[None, :]
-            v = tl.load(v_ptr + row[:, None] * D + offs_d[None, :], mask=seen[:, None], other=0.0).to(DOT)
             acc = acc * shrink[:, None] + tl.dot(p.to(DOT), v)
             best = new_best
         place = (m * H + head) * SPLITS + split
@@ -105,17 +106,19 @@ def _paged_decode_kernel(
 @triton.jit
 def _combine_kernel(
     partial_ptr, lse_ptr, lens_ptr, gate_ptr, stride_gate, v_ptr, ys_ptr, ym_ptr, H: tl.constexpr, D: tl.constexpr,
-    TILE: tl.constexpr, SPLITS: tl.constexpr, WINDOW: tl.constexpr, GATED: tl.constexpr, PDL: tl.constexpr,
+    BLOCK_D: tl.constexpr, TILE: tl.constexpr, SPLITS: tl.constexpr, WINDOW: tl.constexpr, GATED: tl.constexpr, PDL: tl.constexpr,
 ):
     head = tl.program_id(0)
-    m = tl.program_id(1)
+    part = tl.program_id(1)
+    m = tl.program_id(2)
     if PDL:
-        gdc_wait()
         gdc_launch_dependents()
     context_len = tl.load(lens_ptr + m)
     first, per_split = _span(context_len, WINDOW, SPLITS, TILE)
     split = tl.arange(0, SPLITS)
-    offs_d = tl.arange(0, D)
+    offs_d = part * BLOCK_D + tl.arange(0, BLOCK_D)
+    if PDL:
+        gdc_wait()
     used = split * per_split < context_len - first
     place = (m * H + head) * SPLITS + split
     lse = tl.load(lse_ptr + place, mask=used, other=float("-inf"))
@@ -127,8 +130,8 @@ def _combine_kernel(
         gate = tl.load(gate_ptr + m * stride_gate + head * 2 * D + D + offs_d)
         out = out / (1.0 + tl.exp(-gate))
     COLS: tl.constexpr = H * D
-    quantize_blocks(out, head * (D // 16), v_ptr + m * COLS, ys_ptr + m * (COLS // 16), ym_ptr + m * (COLS // 16), COLS,
-                    D // 16)
+    quantize_blocks(out, (head * D + part * BLOCK_D) // 16, v_ptr + m * COLS, ys_ptr + m * (COLS // 16),
+                    ym_ptr + m * (COLS // 16), COLS, BLOCK_D // 16)
 
 
 def paged_decode(
@@ -160,7 +163,8 @@ def paged_decode(
         shape.head_dim**-0.5, HK=shape.num_kv_heads, GROUP=group, BLOCK_G=max(16, triton.next_power_of_2(group)),
         BLOCK_SIZE=kv.block_size, INT8=kv.scales is not None, EXACT=INTERPRETED, num_warps=4, num_stages=2, **common,
     )
-    _combine_kernel[(shape.num_q_heads, num_seqs)](
+    block_d = min(64, shape.head_dim)
+    _combine_kernel[(shape.num_q_heads, shape.head_dim // block_d, num_seqs)](
         partial, lse, kv.context_lens, projected, projected.stride(0), out.values, out.scales, out.sums,
-        GATED=shape.is_gated, num_warps=4, **common,
+        GATED=shape.is_gated, BLOCK_D=block_d, num_warps=4, **common,
     )

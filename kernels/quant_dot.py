@@ -90,63 +90,85 @@ def _table(q, T0: tl.constexpr, T1: tl.constexpr, T2: tl.constexpr, T3: tl.const
 
 
 @triton.jit
-def load_words(FMT: tl.constexpr, q_ptr, h_ptr, rows, chunk, COLS: tl.constexpr, NATIVE: tl.constexpr):
-    """The integers of a tile, four to a word.
+def load_tile(FMT: tl.constexpr, q_ptr, h_ptr, s_ptr, d_ptr, rows, chunk, COLS: tl.constexpr):
+    """A tile as it lies in memory, for `unpack_tile`; issue it early, it depends on nothing but addresses.
 
-    rows:   [1 or T, W, RT] int64
-    chunk:  [T] int, 16 columns each for Q8_0, else 32
-    returns (words of columns 0..15, words of columns 16..31), [T, W, RT, 4] int32; for Q8_0 twice the same
+    rows:    [1 or T, W, RT] int64
+    chunk:   [T] int; 4 columns each for F32, 16 for Q8_0, else 32
+    returns  (quants [T, W, RT, 4], high bits, more high bits, scales, supers), each of the last four [T, W, RT] or, where
+             the format has none, the quants again
     """
     word = tl.arange(0, 4)[None, None, None, :]
     place = chunk[:, None, None]
+    WORDS: tl.constexpr = COLS if FMT == F32 else (COLS // 4 if FMT == Q8_0 else COLS // 8)
+    q = tl.load(q_ptr + (rows * WORDS + place * 4)[:, :, :, None] + word)
+    bits = q
+    more_bits = q
+    scale = q
+    super_scale = q
+    if FMT == Q5_0 or FMT == Q5_1 or FMT == Q5_K:
+        bits = tl.load(h_ptr + tl.max_contiguous(rows * (COLS // 32) + place, [1, 1, 1]))
+    if FMT == Q6_K:
+        bits_ptr = h_ptr + tl.max_contiguous(rows * (COLS // 16) + place * 2, [1, 1, 1])
+        bits = tl.load(bits_ptr)
+        more_bits = tl.load(bits_ptr + 1)
+    # The coalescer must not see that lanes' scales are neighbours: it would vectorise their loads, and they would have
+    # to be exchanged through shared memory to meet their quants.
+    if FMT != F32:
+        block = tl.max_contiguous(rows * (COLS // 32) + (place // 2 if FMT == Q8_0 else place), [1, 1, 1])
+        scale = tl.load(s_ptr + block)
+    if FMT == Q4_K or FMT == Q5_K or FMT == Q6_K or FMT == IQ4_XS:
+        super_scale = tl.load(d_ptr + tl.max_contiguous(rows * (COLS // 256) + place // 8, [1, 1, 1]))
+    return q, bits, more_bits, scale, super_scale
+
+
+@triton.jit
+def unpack_words(FMT: tl.constexpr, tile, NATIVE: tl.constexpr):
+    """(words of columns 0..15, words of columns 16..31) of a tile, [T, W, RT, 4] int32, four integers to a word;
+    for Q8_0 twice the same."""
+    q = tile[0]
+    word = tl.arange(0, 4)[None, None, None, :]
     if FMT == Q8_0:
-        low = tl.load(q_ptr + (rows * (COLS // 4))[:, :, :, None] + (place * 4)[:, :, :, None] + word)
-        high = low
+        low = q
+        high = q
+    elif FMT == IQ4_NL or FMT == IQ4_XS:
+        low, high = _table(q, -1079142271, -152379953, 0x26190D01, 0x71594535, NATIVE)
+    elif FMT == MXFP4:
+        low, high = _table(q, 0x03020100, 0x0C080604, -33620224, -185009412, NATIVE)
     else:
-        q = tl.load(q_ptr + (rows * (COLS // 8))[:, :, :, None] + (place * 4)[:, :, :, None] + word)
-        if FMT == IQ4_NL or FMT == IQ4_XS:
-            low, high = _table(q, -1079142271, -152379953, 0x26190D01, 0x71594535, NATIVE)
-        elif FMT == MXFP4:
-            low, high = _table(q, 0x03020100, 0x0C080604, -33620224, -185009412, NATIVE)
-        else:
-            low = q & 0x0F0F0F0F
-            high = (q >> 4) & 0x0F0F0F0F
-        if FMT == Q5_0 or FMT == Q5_1 or FMT == Q5_K:
-            bits = tl.load(h_ptr + tl.max_contiguous(rows * (COLS // 32) + place, [1, 1, 1]))[:, :, :, None]
-            low |= ((bits >> word) & 0x01010101) << 4
-            high |= ((bits >> (4 + word)) & 0x01010101) << 4
-        if FMT == Q6_K:
-            bits_ptr = h_ptr + tl.max_contiguous(rows * (COLS // 16) + place * 2, [1, 1, 1])
-            low |= ((tl.load(bits_ptr)[:, :, :, None] >> (2 * word)) & 0x03030303) << 4
-            high |= ((tl.load(bits_ptr + 1)[:, :, :, None] >> (2 * word)) & 0x03030303) << 4
+        low = q & 0x0F0F0F0F
+        high = (q >> 4) & 0x0F0F0F0F
+    if FMT == Q5_0 or FMT == Q5_1 or FMT == Q5_K:
+        bits = tile[1][:, :, :, None]
+        low |= ((bits >> word) & 0x01010101) << 4
+        high |= ((bits >> (4 + word)) & 0x01010101) << 4
+    if FMT == Q6_K:
+        low |= ((tile[1][:, :, :, None] >> (2 * word)) & 0x03030303) << 4
+        high |= ((tile[2][:, :, :, None] >> (2 * word)) & 0x03030303) << 4
     return low, high
 
 
 @triton.jit
-def load_scales(FMT: tl.constexpr, s_ptr, d_ptr, rows, chunk, COLS: tl.constexpr):
-    """returns (scale of columns 0..15, scale of 16..31, minimum), [T, W, RT] f32: value = scale * integer - minimum."""
-    place = chunk[:, None, None]
-    block = tl.max_contiguous(rows * (COLS // 32) + (place // 2 if FMT == Q8_0 else place), [1, 1, 1])
-    super_block = tl.max_contiguous(rows * (COLS // 256) + place // 8, [1, 1, 1])
-    raw = tl.load(s_ptr + block)
+def unpack_scales(FMT: tl.constexpr, tile):
+    """(scale of columns 0..15, scale of 16..31, minimum), [T, W, RT] f32: value = scale * integer - minimum."""
+    raw = tile[3]
     if FMT == Q4_1 or FMT == Q5_1:
         scale = _low_half(raw)
         scale_high = scale
         minimum = -_high_half(raw)
     elif FMT == Q4_K or FMT == Q5_K:
-        pair = tl.load(d_ptr + super_block)
         raw = raw.to(tl.int32)
-        scale = _low_half(pair) * (raw & 0xFF).to(tl.float32)
+        scale = _low_half(tile[4]) * (raw & 0xFF).to(tl.float32)
         scale_high = scale
-        minimum = _high_half(pair) * ((raw >> 8) & 0xFF).to(tl.float32)
+        minimum = _high_half(tile[4]) * ((raw >> 8) & 0xFF).to(tl.float32)
     elif FMT == Q6_K:
-        d = tl.load(d_ptr + super_block).to(tl.float32)
+        d = tile[4].to(tl.float32)
         raw = raw.to(tl.int32)
         scale = d * ((raw << 24) >> 24).to(tl.float32)
         scale_high = d * (raw >> 8).to(tl.float32)
         minimum = scale
     elif FMT == IQ4_XS:
-        scale = tl.load(d_ptr + super_block).to(tl.float32) * raw.to(tl.float32)
+        scale = tile[4].to(tl.float32) * raw.to(tl.float32)
         scale_high = scale
         minimum = scale
     elif FMT == MXFP4:
@@ -197,41 +219,89 @@ def dot_chunk(
 
 
 @triton.jit
+def first_tiles(
+    FMT: tl.constexpr, q_ptr, h_ptr, s_ptr, d_ptr, row, COLS: tl.constexpr, T: tl.constexpr, DEPTH: tl.constexpr
+):
+    """The first DEPTH tiles of rows `row` [W, RT], which `dot_rows` consumes; they need no activation."""
+    rows = row[None, :, :].to(tl.int64)
+    tiles = ()
+    for step in tl.static_range(DEPTH):
+        tiles = tiles + (load_tile(FMT, q_ptr, h_ptr, s_ptr, d_ptr, rows, step * T + tl.arange(0, T), COLS),)
+    return tiles
+
+
+@triton.jit
+def _add_tile(
+    FMT: tl.constexpr, sums, tile, chunk, x_ptr, xs_ptr, xm_ptr, xp_ptr, ss_ptr, eps, COLS: tl.constexpr,
+    M: tl.constexpr, GROUP: tl.constexpr, zero, NATIVE: tl.constexpr,
+):
+    """sums[m] + (tile times activation row m), [T, W, RT] f32 each."""
+    new_sums = ()
+    if FMT == F32:
+        column = (chunk * 4)[:, None, None, None] + tl.arange(0, 4)[None, None, None, :] + zero[None, :, None, None]
+        for m in tl.static_range(M):
+            x = tl.load(xp_ptr + m * COLS + column)
+            new_sums = new_sums + (sums[m] + tl.sum(tile[0] * x, axis=3),)
+    else:
+        low, high = unpack_words(FMT, tile, NATIVE)
+        scale, scale_high, minimum = unpack_scales(FMT, tile)
+        for m in tl.static_range(M):
+            product = dot_chunk(
+                FMT, low, high, scale, scale_high, minimum, x_ptr + m * (COLS // 4), xs_ptr + m * (COLS // 16),
+                xm_ptr + m * (COLS // 16), chunk, tl.zeros_like(chunk), zero, COLS, NATIVE,
+            )
+            if GROUP > 0:
+                columns: tl.constexpr = 16 if FMT == Q8_0 else 32
+                factor = group_factor(ss_ptr + m * (COLS // 16), chunk, zero, eps, columns, GROUP)
+                product = product * factor[:, :, None]
+            new_sums = new_sums + (sums[m] + product,)
+    return new_sums
+
+
+@triton.jit
 def dot_rows(
-    FMT: tl.constexpr, q_ptr, h_ptr, s_ptr, d_ptr, row, x_ptr, xs_ptr, xm_ptr, xp_ptr,
-    COLS: tl.constexpr, M: tl.constexpr, W: tl.constexpr, RT: tl.constexpr, T: tl.constexpr, UNROLL: tl.constexpr,
-    NATIVE: tl.constexpr,
+    FMT: tl.constexpr, tiles, q_ptr, h_ptr, s_ptr, d_ptr, row, x_ptr, xs_ptr, xm_ptr, xp_ptr,
+    COLS: tl.constexpr, M: tl.constexpr, T: tl.constexpr, DEPTH: tl.constexpr, NATIVE: tl.constexpr,
+    GROUP: tl.constexpr = 0, ss_ptr=None, eps=0.0,
 ):
     """Rows `row` [W, RT] of a matrix times M activation rows -> a tuple of M tensors [W, RT] f32, without the norm factor.
 
-    Summed in f32 over fixed positions: neither M nor the grid changes a bit of the result.
+    DEPTH tiles are on their way while one is consumed; `tiles` are the first of them. Summed in f32 over fixed positions:
+    neither M nor the grid changes a bit of the result.
+    GROUP > 0: the activation's columns carry an RMS factor per GROUP columns, from their partial sums at ss_ptr.
     """
-    CHUNK: tl.constexpr = 4 if FMT == F32 else (16 if FMT == Q8_0 else 32)
+    W: tl.constexpr = row.shape[0]
+    RT: tl.constexpr = row.shape[1]
+    STEPS: tl.constexpr = COLS // (4 if FMT == F32 else (16 if FMT == Q8_0 else 32)) // T
     zero = tl.arange(0, W) * 0
     rows = row[None, :, :].to(tl.int64)
+    chunk = tl.arange(0, T)
     sums = ()
     for _ in tl.static_range(M):
         sums = sums + (tl.zeros((T, W, RT), tl.float32),)
-    for start in tl.range(0, COLS // CHUNK, T, loop_unroll_factor=UNROLL):
-        chunk = start + tl.arange(0, T)
-        new_sums = ()
-        if FMT == F32:
-            word = tl.arange(0, 4)[None, None, None, :]
-            column = (chunk * 4)[:, None, None, None] + word
-            values = tl.load(q_ptr + (rows * COLS)[:, :, :, None] + column)
-            for m in tl.static_range(M):
-                x = tl.load(xp_ptr + m * COLS + column + zero[None, :, None, None])
-                new_sums = new_sums + (sums[m] + tl.sum(values * x, axis=3),)
-        else:
-            low, high = load_words(FMT, q_ptr, h_ptr, rows, chunk, COLS, NATIVE)
-            scale, scale_high, minimum = load_scales(FMT, s_ptr, d_ptr, rows, chunk, COLS)
-            for m in tl.static_range(M):
-                product = dot_chunk(
-                    FMT, low, high, scale, scale_high, minimum, x_ptr + m * (COLS // 4), xs_ptr + m * (COLS // 16),
-                    xm_ptr + m * (COLS // 16), chunk, tl.zeros_like(chunk), zero, COLS, NATIVE,
+    if STEPS <= 8:
+        for step in tl.static_range(STEPS):
+            if step + DEPTH < STEPS:
+                tiles = tiles + (
+                    load_tile(FMT, q_ptr, h_ptr, s_ptr, d_ptr, rows, (step + DEPTH) * T + chunk, COLS),
                 )
-                new_sums = new_sums + (sums[m] + product,)
-        sums = new_sums
+            sums = _add_tile(FMT, sums, tiles[step], step * T + chunk, x_ptr, xs_ptr, xm_ptr, xp_ptr, ss_ptr,
+                             eps, COLS, M, GROUP, zero, NATIVE)
+    else:
+        for start in tl.range(0, STEPS - STEPS % DEPTH, DEPTH):
+            next_tiles = ()
+            for ahead in tl.static_range(DEPTH):
+                step = tl.minimum(start + DEPTH + ahead, STEPS - 1)
+                next_tiles = next_tiles + (
+                    load_tile(FMT, q_ptr, h_ptr, s_ptr, d_ptr, rows, step * T + chunk, COLS),
+                )
+            for ahead in tl.static_range(DEPTH):
+                sums = _add_tile(FMT, sums, tiles[ahead], (start + ahead) * T + chunk, x_ptr, xs_ptr, xm_ptr, xp_ptr,
+                                 ss_ptr, eps, COLS, M, GROUP, zero, NATIVE)
+            tiles = next_tiles
+        for ahead in tl.static_range(STEPS % DEPTH):
+            sums = _add_tile(FMT, sums, tiles[ahead], (STEPS - STEPS % DEPTH + ahead) * T + chunk, x_ptr, xs_ptr, xm_ptr,
+                             xp_ptr, ss_ptr, eps, COLS, M, GROUP, zero, NATIVE)
     totals = ()
     for m in tl.static_range(M):
         totals = totals + (tl.sum(sums[m], axis=0),)
@@ -250,6 +320,17 @@ def rms_factor(ss_ptr, zero, eps, COLS: tl.constexpr):
         offs = tl.max_contiguous(start + tl.arange(0, 32)[:, None] + zero[None, :], [1, 1])
         total += tl.load(ss_ptr + offs, mask=offs < COLS // 16, other=0.0)
     return 1.0 / tl.sqrt(tl.sum(total, axis=0) / COLS + eps)
+
+
+@triton.jit
+def group_factor(ss_ptr, chunk, zero, eps, COLUMNS: tl.constexpr, GROUP: tl.constexpr):
+    """1 / sqrt(mean(x^2) + eps) of the group of GROUP columns that each chunk of COLUMNS columns lies in, [T, W] f32."""
+    BLOCKS: tl.constexpr = GROUP // 16
+    INNER: tl.constexpr = 4 if BLOCKS >= 4 else BLOCKS
+    first = (chunk * COLUMNS // GROUP * BLOCKS)[:, None, None, None] + zero[None, :, None, None]
+    offs = first + (tl.arange(0, BLOCKS // INNER) * INNER)[None, None, :, None] + tl.arange(0, INNER)[None, None, None, :]
+    total = tl.sum(tl.sum(tl.load(ss_ptr + offs), axis=3), axis=2)
+    return tl.rsqrt(total / GROUP + eps)
 
 
 @triton.jit

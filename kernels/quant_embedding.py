@@ -12,7 +12,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.launch import has_dp4a, row_tile
-from kernels.quant_dot import load_scales, load_words
+from kernels.quant_dot import load_tile, unpack_scales, unpack_words
 from kernels.quant_format import QuantFormat, QuantWeight
 
 
@@ -23,12 +23,13 @@ def _quant_embedding_kernel(
 ):
     m = tl.program_id(1)
     if PDL:
-        gdc_wait()
         gdc_launch_dependents()
+        gdc_wait()
     chunk = tl.program_id(0) * T + tl.arange(0, T)
     rows = tl.load(ids_ptr + m).to(tl.int64) + tl.zeros((1, 1, 1), tl.int64)
-    low, high = load_words(FMT, q_ptr, h_ptr, rows, chunk, COLS, NATIVE)
-    scale, scale_high, minimum = load_scales(FMT, s_ptr, d_ptr, rows, chunk, COLS)
+    tile = load_tile(FMT, q_ptr, h_ptr, s_ptr, d_ptr, rows, chunk, COLS)
+    low, high = unpack_words(FMT, tile, NATIVE)
+    scale, scale_high, minimum = unpack_scales(FMT, tile)
     word = tl.arange(0, 4)[None, None, None, :]
     CHUNK: tl.constexpr = 16 if FMT == 8 else 32
     target = x_ptr + m * COLS + chunk[:, None, None, None] * CHUNK + word * 4

@@ -17,7 +17,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.launch import RowTile, has_dp4a, row_tile
-from kernels.quant_dot import dot_rows, rms_factor
+from kernels.quant_dot import dot_rows, first_tiles, rms_factor
 from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
 
 
@@ -25,10 +25,13 @@ from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
 def _segment(
     FMT: tl.constexpr, q_ptr, h_ptr, s_ptr, d_ptr, program, num_rows, y_ptr, stride_y,
     x_ptr, xs_ptr, xm_ptr, xp_ptr, ss_ptr, eps, COLS: tl.constexpr, M: tl.constexpr, W: tl.constexpr, RT: tl.constexpr,
-    T: tl.constexpr, UNROLL: tl.constexpr, NORM: tl.constexpr, NATIVE: tl.constexpr,
+    T: tl.constexpr, DEPTH: tl.constexpr, NORM: tl.constexpr, NATIVE: tl.constexpr, PDL: tl.constexpr,
 ):
     offs = program * W * RT + tl.arange(0, W)[:, None] * RT + tl.arange(0, RT)[None, :]
     row = tl.minimum(offs, num_rows - 1)
+    tiles = first_tiles(FMT, q_ptr, h_ptr, s_ptr, d_ptr, row, COLS, T, DEPTH)
+    if PDL:
+        gdc_wait()
     factors = ()
     for m in tl.static_range(M):
         if NORM:
@@ -36,7 +39,7 @@ def _segment(
         else:
             factors = factors + (tl.full((W,), 1.0, tl.float32),)
     totals = dot_rows(
-        FMT, q_ptr, h_ptr, s_ptr, d_ptr, row, x_ptr, xs_ptr, xm_ptr, xp_ptr, COLS, M, W, RT, T, UNROLL, NATIVE
+        FMT, tiles, q_ptr, h_ptr, s_ptr, d_ptr, row, x_ptr, xs_ptr, xm_ptr, xp_ptr, COLS, M, T, DEPTH, NATIVE
     )
     for m in tl.static_range(M):
         tl.store(y_ptr + m * stride_y + offs, totals[m] * factors[m][:, None], mask=offs < num_rows)
@@ -45,32 +48,35 @@ def _segment(
 @triton.jit
 def _quant_gemv_kernel(
     q0_ptr, h0_ptr, s0_ptr, d0_ptr, n0, q1_ptr, h1_ptr, s1_ptr, d1_ptr, n1, q2_ptr, h2_ptr, s2_ptr, d2_ptr, n2,
-    x_ptr, xs_ptr, xm_ptr, xp_ptr, ss_ptr, y_ptr, stride_y, eps, p0, p1,
+    x_ptr, xs_ptr, xm_ptr, xp_ptr, ss_ptr, y_ptr, stride_y, eps, p1, p2,
     FMT0: tl.constexpr, FMT1: tl.constexpr, FMT2: tl.constexpr, T0: tl.constexpr, T1: tl.constexpr, T2: tl.constexpr,
-    U0: tl.constexpr, U1: tl.constexpr, U2: tl.constexpr, COLS: tl.constexpr, M: tl.constexpr, NUM_WARPS: tl.constexpr,
-    RT: tl.constexpr, NORM: tl.constexpr, NATIVE: tl.constexpr, PDL: tl.constexpr,
+    RT0: tl.constexpr, RT1: tl.constexpr, RT2: tl.constexpr, DEPTH0: tl.constexpr, DEPTH1: tl.constexpr,
+    DEPTH2: tl.constexpr, COLS: tl.constexpr, M: tl.constexpr, NUM_WARPS: tl.constexpr, NORM: tl.constexpr,
+    NATIVE: tl.constexpr, PDL: tl.constexpr,
 ):
     program = tl.program_id(0)
     if PDL:
-        gdc_wait()
         gdc_launch_dependents()
-    if program < p0:
-        _segment(FMT0, q0_ptr, h0_ptr, s0_ptr, d0_ptr, program, n0, y_ptr, stride_y, x_ptr, xs_ptr, xm_ptr, xp_ptr,
-                 ss_ptr, eps, COLS, M, NUM_WARPS * 32 // T0, RT, T0, U0, NORM, NATIVE)
-    if FMT1 >= 0:
-        if program >= p0 and program < p0 + p1:
-            _segment(FMT1, q1_ptr, h1_ptr, s1_ptr, d1_ptr, program - p0, n1, y_ptr + n0, stride_y, x_ptr, xs_ptr,
-                     xm_ptr, xp_ptr, ss_ptr, eps, COLS, M, NUM_WARPS * 32 // T1, RT, T1, U1, NORM, NATIVE)
+    # The last matrix first: it is the smallest, and its few, slower programs must not end the launch.
     if FMT2 >= 0:
-        if program >= p0 + p1:
-            _segment(FMT2, q2_ptr, h2_ptr, s2_ptr, d2_ptr, program - p0 - p1, n2, y_ptr + n0 + n1, stride_y, x_ptr,
-                     xs_ptr, xm_ptr, xp_ptr, ss_ptr, eps, COLS, M, NUM_WARPS * 32 // T2, RT, T2, U2, NORM, NATIVE)
+        if program < p2:
+            _segment(FMT2, q2_ptr, h2_ptr, s2_ptr, d2_ptr, program, n2, y_ptr + n0 + n1, stride_y, x_ptr, xs_ptr, xm_ptr,
+                     xp_ptr, ss_ptr, eps, COLS, M, NUM_WARPS * 32 // T2, RT2, T2, DEPTH2, NORM, NATIVE, PDL)
+    if FMT1 >= 0:
+        if program >= p2 and program < p2 + p1:
+            _segment(FMT1, q1_ptr, h1_ptr, s1_ptr, d1_ptr, program - p2, n1, y_ptr + n0, stride_y, x_ptr, xs_ptr, xm_ptr,
+                     xp_ptr, ss_ptr, eps, COLS, M, NUM_WARPS * 32 // T1, RT1, T1, DEPTH1, NORM, NATIVE, PDL)
+    if program >= p2 + p1:
+        _segment(FMT0, q0_ptr, h0_ptr, s0_ptr, d0_ptr, program - p2 - p1, n0, y_ptr, stride_y, x_ptr, xs_ptr, xm_ptr,
+                 xp_ptr, ss_ptr, eps, COLS, M, NUM_WARPS * 32 // T0, RT0, T0, DEPTH0, NORM, NATIVE, PDL)
 
 
-def gemv_tile(quant_format: QuantFormat, num_rows: int, num_cols: int, num_tokens: int) -> RowTile:
+def gemv_tile(quant_format: QuantFormat, num_rows: int, num_cols: int, num_tokens: int, num_warps: int = 4) -> RowTile:
     """The tile that was fastest on an H200 for such a shape (docs/performance.md)."""
-    rows_per_thread = 2 if num_rows >= 8192 or num_tokens > 1 else 1
-    return row_tile(quant_format, num_cols, num_warps=4, rows_per_thread=rows_per_thread, unroll=max(1, 4 // num_tokens))
+    depth = max(1, 4 // num_tokens)
+    if quant_format == QuantFormat.F32:
+        return row_tile(quant_format, num_cols, num_warps, 1, depth, chunks=32 * num_warps)
+    return row_tile(quant_format, num_cols, num_warps, 2 if num_rows >= 4096 or num_tokens > 1 else 1, depth)
 
 
 def quant_gemv(
@@ -86,6 +92,7 @@ def quant_gemv(
     x:        num_tokens 1 to 8
     weights:  each [num_rows_i, num_cols]
     eps:      the RMS norm's epsilon, its factor taken from x.square_sums; None: no norm
+    tile:     for every matrix, or None to choose by shape
     out:      [num_tokens, sum of num_rows_i] f32, or None to allocate
     pdl:      whether the kernel before it in the stream signals early (programmatic dependent launch)
     returns   out: the matrices' results side by side
@@ -94,8 +101,7 @@ def quant_gemv(
     if out is None:
         out = torch.empty(x.num_tokens, total, dtype=torch.float32, device=x.values.device)
     first = weights[0]
-    tile = tile or gemv_tile(first.format, total, first.num_cols, x.num_tokens)
-    tiles = [row_tile(w.format, w.num_cols, tile.num_warps, tile.rows_per_thread, tile.unroll, tile.chunks) for w in weights]
+    tiles = [tile or gemv_tile(w.format, w.num_rows, w.num_cols, x.num_tokens) for w in weights]
     programs = [-(-w.num_rows // t.rows) for w, t in zip(weights, tiles, strict=True)]
     missing = 3 - len(weights)
     padded = [*weights, *[first] * missing]
@@ -105,11 +111,11 @@ def quant_gemv(
     options = {"launch_pdl": True} if pdl else {}
     _quant_gemv_kernel[(sum(programs),)](
         *planes, x.values.view(torch.int32), x.scales, x.sums, x.plain, x.square_sums, out, out.stride(0),
-        0.0 if eps is None else eps, programs[0], sum(programs[1:2]),
+        0.0 if eps is None else eps, sum(programs[1:2]), sum(programs[2:]),
         FMT0=formats[0], FMT1=formats[1], FMT2=formats[2], T0=tiles[0].chunks, T1=tiles[1].chunks, T2=tiles[2].chunks,
-        U0=tiles[0].unroll, U1=tiles[1].unroll, U2=tiles[2].unroll, COLS=first.num_cols, M=x.num_tokens,
-        NUM_WARPS=tile.num_warps, RT=tile.rows_per_thread,
-        NORM=eps is not None,
-        NATIVE=has_dp4a(), PDL=pdl, num_warps=tile.num_warps, **options,
+        RT0=tiles[0].rows_per_thread, RT1=tiles[1].rows_per_thread, RT2=tiles[2].rows_per_thread,
+        DEPTH0=tiles[0].depth, DEPTH1=tiles[1].depth, DEPTH2=tiles[2].depth, COLS=first.num_cols, M=x.num_tokens,
+        NUM_WARPS=tiles[0].num_warps, NORM=eps is not None,
+        NATIVE=has_dp4a(), PDL=pdl, num_warps=tiles[0].num_warps, **options,
     )
     return out

@@ -15,23 +15,27 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.launch import RowTile, block_tile, has_dp4a
-from kernels.quant_dot import dot_rows, emit_block
+from kernels.quant_dot import dot_rows, emit_block, first_tiles
 from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
 
 
 @triton.jit
 def _quant_gemv_residual_kernel(
-    q_ptr, h_ptr, s_ptr, d_ptr, x_ptr, xs_ptr, xm_ptr, xp_ptr, residual_ptr, w_ptr,
+    q_ptr, h_ptr, s_ptr, d_ptr, x_ptr, xs_ptr, xm_ptr, xp_ptr, xq_ptr, eps, residual_ptr, w_ptr,
     v_ptr, ys_ptr, ym_ptr, yp_ptr, ss_ptr, FMT: tl.constexpr, COLS: tl.constexpr, N: tl.constexpr, M: tl.constexpr,
-    W: tl.constexpr, RT: tl.constexpr, T: tl.constexpr, UNROLL: tl.constexpr, NATIVE: tl.constexpr, PDL: tl.constexpr,
+    GROUP: tl.constexpr, W: tl.constexpr, RT: tl.constexpr, T: tl.constexpr, DEPTH: tl.constexpr, NATIVE: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     block = tl.program_id(0)
     if PDL:
-        gdc_wait()
         gdc_launch_dependents()
     row = block * 16 + tl.arange(0, W)[:, None] * RT + tl.arange(0, RT)[None, :]
+    tiles = first_tiles(FMT, q_ptr, h_ptr, s_ptr, d_ptr, row, COLS, T, DEPTH)
+    if PDL:
+        gdc_wait()
     totals = dot_rows(
-        FMT, q_ptr, h_ptr, s_ptr, d_ptr, row, x_ptr, xs_ptr, xm_ptr, xp_ptr, COLS, M, W, RT, T, UNROLL, NATIVE
+        FMT, tiles, q_ptr, h_ptr, s_ptr, d_ptr, row, x_ptr, xs_ptr, xm_ptr, xp_ptr, COLS, M, T, DEPTH, NATIVE,
+        GROUP, xq_ptr, eps
     )
     offs = block * 16 + tl.arange(0, 16)
     for m in tl.static_range(M):
@@ -44,7 +48,7 @@ def _quant_gemv_residual_kernel(
 def residual_tile(quant_format: QuantFormat, num_rows: int, num_cols: int, num_tokens: int) -> RowTile:
     """The tile that was fastest on an H200 for such a shape (docs/performance.md)."""
     return block_tile(quant_format, num_cols, num_warps=8, chunks=64 if num_tokens == 1 else 32,
-                      unroll=max(1, 4 // num_tokens))
+                      depth=max(1, 4 // num_tokens))
 
 
 def quant_gemv_residual(
@@ -53,6 +57,8 @@ def quant_gemv_residual(
     residual: Tensor,
     norm_weight: Tensor,
     out: QuantActivation,
+    group: int = 0,
+    eps: float = 0.0,
     tile: RowTile | None = None,
     pdl: bool = False,
 ) -> None:
@@ -63,13 +69,14 @@ def quant_gemv_residual(
     residual:     [num_tokens, hidden] f32, changed in place
     norm_weight:  [hidden] f32, weight of the norm that follows
     out:          [num_tokens, hidden], every plane written
+    group:        columns of x that share an RMS factor, taken from x.square_sums with eps; 0: none
     """
     tile = tile or residual_tile(weight.format, weight.num_rows, weight.num_cols, x.num_tokens)
     options = {"launch_pdl": True} if pdl else {}
     _quant_gemv_residual_kernel[(weight.num_rows // 16,)](
         weight.quants, weight.high, weight.scales, weight.supers, x.values.view(torch.int32), x.scales, x.sums, x.plain,
-        residual, norm_weight, out.values, out.scales, out.sums, out.plain, out.square_sums,
-        FMT=int(weight.format), COLS=weight.num_cols, N=weight.num_rows, M=x.num_tokens, W=tile.row_lanes,
-        RT=tile.rows_per_thread, T=tile.chunks, UNROLL=tile.unroll, NATIVE=has_dp4a(), PDL=pdl,
+        x.square_sums, eps, residual, norm_weight, out.values, out.scales, out.sums, out.plain, out.square_sums,
+        FMT=int(weight.format), COLS=weight.num_cols, N=weight.num_rows, M=x.num_tokens, GROUP=group, W=tile.row_lanes,
+        RT=tile.rows_per_thread, T=tile.chunks, DEPTH=tile.depth, NATIVE=has_dp4a(), PDL=pdl,
         num_warps=tile.num_warps, **options,
     )

@@ -13,7 +13,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.launch import RowTile, block_tile, has_dp4a
-from kernels.quant_dot import dot_rows, quantize_block, rms_factor
+from kernels.quant_dot import dot_rows, first_tiles, quantize_block, rms_factor
 from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
 
 
@@ -21,21 +21,24 @@ from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
 def _quant_swiglu_kernel(
     gq_ptr, gh_ptr, gs_ptr, gd_ptr, uq_ptr, uh_ptr, us_ptr, ud_ptr, x_ptr, xs_ptr, xm_ptr, xp_ptr, ss_ptr,
     v_ptr, ys_ptr, ym_ptr, eps, FMT: tl.constexpr, COLS: tl.constexpr, FFN: tl.constexpr, M: tl.constexpr,
-    W: tl.constexpr, RT: tl.constexpr, T: tl.constexpr, UNROLL: tl.constexpr, NATIVE: tl.constexpr, PDL: tl.constexpr,
+    W: tl.constexpr, RT: tl.constexpr, T: tl.constexpr, DEPTH: tl.constexpr, NATIVE: tl.constexpr, PDL: tl.constexpr,
 ):
     block = tl.program_id(0)
     if PDL:
-        gdc_wait()
         gdc_launch_dependents()
     row = block * 16 + tl.arange(0, W)[:, None] * RT + tl.arange(0, RT)[None, :]
+    gate_tiles = first_tiles(FMT, gq_ptr, gh_ptr, gs_ptr, gd_ptr, row, COLS, T, DEPTH)
+    if PDL:
+        gdc_wait()
     factors = ()
     for m in tl.static_range(M):
         factors = factors + (rms_factor(ss_ptr + m * (COLS // 16), tl.arange(0, W) * 0, eps, COLS)[:, None],)
+    up_tiles = first_tiles(FMT, uq_ptr, uh_ptr, us_ptr, ud_ptr, row, COLS, T, DEPTH)
     gates = dot_rows(
-        FMT, gq_ptr, gh_ptr, gs_ptr, gd_ptr, row, x_ptr, xs_ptr, xm_ptr, xp_ptr, COLS, M, W, RT, T, UNROLL, NATIVE
+        FMT, gate_tiles, gq_ptr, gh_ptr, gs_ptr, gd_ptr, row, x_ptr, xs_ptr, xm_ptr, xp_ptr, COLS, M, T, DEPTH, NATIVE
     )
     ups = dot_rows(
-        FMT, uq_ptr, uh_ptr, us_ptr, ud_ptr, row, x_ptr, xs_ptr, xm_ptr, xp_ptr, COLS, M, W, RT, T, UNROLL, NATIVE
+        FMT, up_tiles, uq_ptr, uh_ptr, us_ptr, ud_ptr, row, x_ptr, xs_ptr, xm_ptr, xp_ptr, COLS, M, T, DEPTH, NATIVE
     )
     for m in tl.static_range(M):
         gate = gates[m] * factors[m]
@@ -46,7 +49,7 @@ def _quant_swiglu_kernel(
 
 def swiglu_tile(quant_format: QuantFormat, num_cols: int, num_tokens: int) -> RowTile:
     """The tile that was fastest on an H200 (docs/performance.md)."""
-    return block_tile(quant_format, num_cols, num_warps=8, chunks=32, unroll=max(1, 4 // num_tokens))
+    return block_tile(quant_format, num_cols, num_warps=8, chunks=32, depth=max(1, 4 // num_tokens))
 
 
 def quant_swiglu(
@@ -72,6 +75,6 @@ def quant_swiglu(
     _quant_swiglu_kernel[(gate.num_rows // 16,)](
         *planes, x.values.view(torch.int32), x.scales, x.sums, x.plain, x.square_sums, out.values, out.scales, out.sums,
         eps, FMT=int(gate.format), COLS=gate.num_cols, FFN=gate.num_rows, M=x.num_tokens, W=tile.row_lanes,
-        RT=tile.rows_per_thread, T=tile.chunks, UNROLL=tile.unroll, NATIVE=has_dp4a(), PDL=pdl,
+        RT=tile.rows_per_thread, T=tile.chunks, DEPTH=tile.depth, NATIVE=has_dp4a(), PDL=pdl,
         num_warps=tile.num_warps, **options,
     )

@@ -22,8 +22,8 @@ def _quantize_rows_kernel(
     block = tl.program_id(0)
     m = tl.program_id(1)
     if PDL:
-        gdc_wait()
         gdc_launch_dependents()
+        gdc_wait()
     x = tl.load(x_ptr + m * COLS + block * 16 + tl.arange(0, 16))
     emit_block(x, block, w_ptr, v_ptr + m * COLS, xs_ptr + m * (COLS // 16), xm_ptr + m * (COLS // 16),
                xp_ptr + m * COLS, ss_ptr + m * (COLS // 16), COLS)

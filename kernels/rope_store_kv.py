@@ -55,8 +55,8 @@ def _rope_store_kv_kernel(
     head = tl.program_id(0)
     m = tl.program_id(1)
     if PDL:
-        gdc_wait()
         gdc_launch_dependents()
+        gdc_wait()
     HALF: tl.constexpr = N_ROT // 2
     offs = tl.arange(0, BLOCK_D)
     base = projected_ptr + m * stride_m + tl.where(head < H, head * Q_STRIDE, H * Q_STRIDE + (head - H) * D)

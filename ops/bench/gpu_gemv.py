@@ -29,7 +29,7 @@ SHAPES = [  # format, rows, cols, token counts
     (QuantFormat.IQ4_XS, 17408, 5120, (1,)),
     (QuantFormat.F32, 256, 2048, (1,)),
 ]
-TILES = [(4, 1, 4), (4, 2, 2), (4, 2, 4), (4, 4, 2), (8, 1, 4), (8, 2, 4), (4, 1, 8)]  # warps, rows a thread, unroll
+TILES = [(4, 1, 4), (4, 2, 2), (4, 2, 4), (4, 4, 2), (8, 1, 4), (8, 2, 4), (4, 1, 8)]  # warps, rows a thread, depth
 
 
 def activation(num_tokens: int, num_cols: int) -> QuantActivation:
@@ -77,7 +77,7 @@ def main() -> None:
             x = activation(num_tokens, cols)
             times = {tile: timed(weights, x, tile) for tile in tiles(kind, cols, num_tokens)}
             bound = first.num_bytes / bandwidth * 1e6
-            row = "  ".join(f"w{t.num_warps}r{t.rows_per_thread}u{t.unroll} {us:.1f}" for t, us in times.items())
+            row = "  ".join(f"w{t.num_warps}r{t.rows_per_thread}u{t.depth} {us:.1f}" for t, us in times.items())
             best = min(times.values())
             print(f"{kind.name} {rows}x{cols} m{num_tokens}: best {best:.1f} us = {bound / best:.0%} | {row}", flush=True)
 

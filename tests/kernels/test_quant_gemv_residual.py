@@ -8,6 +8,7 @@ import torch
 from kernels.quant_format import QuantFormat
 from kernels.quant_gemv_residual import quant_gemv_residual
 from kernels.reference.quant_gemv import dequantize_rows, quant_gemv, quantize_rows
+from kernels.reference.quant_weight import dequantize
 from tests.kernels.activations import poisoned_activation, random_activation, relative_error
 from tests.kernels.random_weights import random_weight
 
@@ -26,3 +27,14 @@ def test_residual_and_next_input(kind: QuantFormat, num_tokens: int, num_cols: i
     assert relative_error(out.plain, emitted.plain) < 1e-5
     assert relative_error(out.square_sums, emitted.square_sums) < 1e-5
     assert relative_error(dequantize_rows(out), dequantize_rows(emitted)) < 2e-3
+
+
+@pytest.mark.parametrize("kind", [QuantFormat.Q8_0, QuantFormat.Q4_K])
+def test_a_norm_per_group_of_the_input(kind: QuantFormat) -> None:
+    x = random_activation(2, 256)
+    weight = random_weight(32, 256, kind)
+    residual = torch.randn(2, 32)
+    factor = torch.rsqrt(x.square_sums.reshape(2, 2, 8).sum(-1) / 128 + 1e-6).repeat_interleave(128, dim=1)
+    expected = residual + (dequantize_rows(x) * factor) @ dequantize(weight).T
+    quant_gemv_residual(x, weight, residual, torch.ones(32), poisoned_activation(2, 32), group=128, eps=1e-6)
+    assert relative_error(residual, expected) < 1e-5

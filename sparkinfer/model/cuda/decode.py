@@ -92,11 +92,14 @@ class DecodeStep:
         quantize_rows(self.residual, weights.layers[0].attn_norm, self.hidden, pdl=self.pdl)
         following = [layer.attn_norm for layer in weights.layers[1:]] + [weights.output_norm]
         for index, (layer, next_norm) in enumerate(zip(weights.layers, following, strict=True)):
+            group = 0
             if isinstance(layer.mixer, AttentionLayer):
                 mixed = self._attention(layer.mixer, index, inputs)
             else:
                 mixed = self._delta_net(layer.mixer, index, inputs)
-            quant_gemv_residual(mixed, layer.mixer.output, self.residual, layer.ffn_norm, self.hidden, pdl=self.pdl)
+                group = layer.mixer.small.norm.shape[0]
+            quant_gemv_residual(mixed, layer.mixer.output, self.residual, layer.ffn_norm, self.hidden, group, weights.eps,
+                                pdl=self.pdl)
             if isinstance(layer.ffn, ExpertFFN):
                 self._experts(layer.ffn, next_norm)
             else:
@@ -109,6 +112,8 @@ class DecodeStep:
         heads = self.weights.heads
         projected = self._rows("qkv", heads.row)
         quant_gemv(self.hidden, layer.qkv, self.weights.eps, out=projected, pdl=self.pdl)
+        if layer.bias is not None:
+            projected.add_(layer.bias)
         kv, scales = inputs.kv[index], inputs.kv_scales[index]
         assert kv is not None
         rope_store_kv(projected, heads, inputs.positions, inputs.slot_mapping, self.weights.inv_freq, layer.norms,
@@ -125,7 +130,7 @@ class DecodeStep:
         assert conv is not None and state is not None
         mixed = self._activation("delta_net", self._num_seqs, layer.output.num_cols)
         gated_delta_step(projected, layer.small, conv, state, inputs.state_slots, inputs.positions, mixed,
-                         self.weights.eps, pdl=self.pdl)
+                         pdl=self.pdl)
         return mixed
 
     def _experts(self, ffn: ExpertFFN, next_norm: Tensor) -> None:

@@ -16,11 +16,15 @@ from kernels.rope_store_kv import HeadShape
 
 @dataclass(frozen=True, slots=True)
 class AttentionLayer:
-    """qkv: up to three matrices whose rows are q (with gates) | k | v; norms: per-head weights of q and k, or None."""
+    """qkv: up to three matrices whose rows are q (with gates) | k | v; norms: per-head weights of q and k, or None.
+
+    bias: [rows of qkv] f32 added to the projection, or None
+    """
 
     qkv: tuple[QuantWeight, ...]
     norms: tuple[Tensor, Tensor] | None
     output: QuantWeight
+    bias: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
