@@ -5,7 +5,9 @@ Knows the service and the counters; never a request that generates.
 
 from __future__ import annotations
 
-from sparkinfer.api.models import ModelInfo, find_model, info_document, models_document
+from sparkinfer.api.models import ModelInfo, info_document
+from sparkinfer.api.models_document import ModelsDocument
+from sparkinfer.config import PublishConfig
 from sparkinfer.errors import RequestError
 from workers.http_exchange import Exchange, Response, json_response
 from workers.http_generations import Generations
@@ -18,10 +20,13 @@ MODEL_PREFIX = "/v1/models/"
 class Documents:
     """Handlers of GET routes, all answered at once from memory."""
 
-    def __init__(self, service: Service, generations: Generations, metrics: HttpMetrics) -> None:
+    def __init__(
+        self, service: Service, generations: Generations, metrics: HttpMetrics, publish: PublishConfig
+    ) -> None:
         self._service = service
         self._generations = generations
         self._metrics = metrics
+        self._models = ModelsDocument(publish, service.max_queue_depth)
 
     async def health(self, _exchange: Exchange) -> Response:
         """GET /health: this process answers."""
@@ -37,11 +42,12 @@ class Documents:
 
     async def models(self, _exchange: Exchange) -> Response:
         """GET /v1/models"""
-        return json_response(models_document(self._info(), self._is_ready()))
+        return json_response(self._models.list(self._info(), self._is_ready()))
 
     async def model(self, exchange: Exchange) -> Response:
         """GET /v1/models/{id}"""
-        return json_response(find_model(self._info(), exchange.path.removeprefix(MODEL_PREFIX), self._is_ready()))
+        model_id = exchange.path.removeprefix(MODEL_PREFIX)
+        return json_response(self._models.find(self._info(), model_id, self._is_ready()))
 
     async def info(self, _exchange: Exchange) -> Response:
         """GET /v1/info"""

@@ -73,7 +73,7 @@ class HttpFrontend:
         await serving
 
     def _servers(self) -> list[Server]:
-        documents = Documents(self._service, self._generations, self._metrics)
+        documents = Documents(self._service, self._generations, self._metrics, self._context.config.publish)
         access_log = AccessLog(self._context.spec.name, self._context.config.log.access)
         prompts = Prompts(self._generations, self._pool, self._ids)
         table = routes(documents, self._generations, prompts)

@@ -187,8 +187,8 @@ class Generations:
 
 
 def _chat_reply(reply_id: str, created: int, info: ModelInfo, generation: Generation) -> Reply:
-    return ChatReply(reply_id, created, info.model, exclude_reasoning=generation.exclude_reasoning)
+    return ChatReply(reply_id, created, info, exclude_reasoning=generation.exclude_reasoning)
 
 
 def _completion_reply(reply_id: str, created: int, info: ModelInfo, _generation: Generation) -> Reply:
-    return CompletionReply(reply_id, created, info.model)
+    return CompletionReply(reply_id, created, info)

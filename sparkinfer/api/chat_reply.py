@@ -8,6 +8,7 @@ from typing import Any
 from sparkinfer.api import sse
 from sparkinfer.api.errors import error_object
 from sparkinfer.api.logprobs import TokenLogprob, chat_logprobs
+from sparkinfer.api.models import ModelInfo
 from sparkinfer.api.reply import FINISH_REASONS, Choice
 from sparkinfer.api.usage import Usage
 from sparkinfer.errors import RequestError
@@ -17,13 +18,14 @@ from sparkinfer.request import FinishReason
 class ChatReply:
     """One answer. Reasoning goes out under both names in use, `reasoning` and `reasoning_content`, or not at all."""
 
-    def __init__(self, reply_id: str, created: int, model: str, *, exclude_reasoning: bool = False) -> None:
+    def __init__(self, reply_id: str, created: int, info: ModelInfo, *, exclude_reasoning: bool = False) -> None:
         """reply_id: hexadecimal, unique; created: Unix time."""
         self._head = {
             "id": f"chatcmpl-{reply_id}",
             "object": "chat.completion.chunk",
             "created": created,
-            "model": model,
+            "model": info.model,
+            "system_fingerprint": info.fingerprint,
         }
         self._exclude_reasoning = exclude_reasoning
         self._content: dict[int, sse.Envelope] = {}

@@ -8,6 +8,7 @@ from typing import Any
 from sparkinfer.api import sse
 from sparkinfer.api.errors import error_object
 from sparkinfer.api.logprobs import CompletionLogprobs, TokenLogprob
+from sparkinfer.api.models import ModelInfo
 from sparkinfer.api.reply import FINISH_REASONS, Choice
 from sparkinfer.api.usage import Usage
 from sparkinfer.errors import RequestError
@@ -17,9 +18,15 @@ from sparkinfer.request import FinishReason
 class CompletionReply:
     """One answer. A completion has no place for reasoning of its own, so it is part of the text."""
 
-    def __init__(self, reply_id: str, created: int, model: str) -> None:
+    def __init__(self, reply_id: str, created: int, info: ModelInfo) -> None:
         """reply_id: hexadecimal, unique; created: Unix time."""
-        self._head = {"id": f"cmpl-{reply_id}", "object": "text_completion", "created": created, "model": model}
+        self._head = {
+            "id": f"cmpl-{reply_id}",
+            "object": "text_completion",
+            "created": created,
+            "model": info.model,
+            "system_fingerprint": info.fingerprint,
+        }
         self._text: dict[int, sse.Envelope] = {}
         self._logprobs: dict[int, CompletionLogprobs] = {}
 

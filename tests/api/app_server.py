@@ -19,7 +19,7 @@ import uvloop
 
 from ipc.messages import Delta, Failed, Finished, Started, TextEvent, Tokenized
 from sparkinfer.api.models import ModelInfo
-from sparkinfer.config import ServerConfig
+from sparkinfer.config import PublishConfig, ServerConfig
 from sparkinfer.errors import RequestError
 from sparkinfer.request import ChatPrompt, FinishReason, Prompt, Request, RequestId, TextPrompt
 from workers.http_access_log import AccessLog
@@ -127,10 +127,13 @@ class FixedService:
 class AppServer:
     """Runs the application on its own event loop in a thread; a context manager."""
 
-    def __init__(self, config: ServerConfig | None = None, unix_socket: str = "") -> None:
+    def __init__(
+        self, config: ServerConfig | None = None, unix_socket: str = "", publish: PublishConfig | None = None
+    ) -> None:
         self.pool = ScriptedPool()
         self.service = FixedService()
         self.config = config or ServerConfig()
+        self.publish = publish or PublishConfig()
         self._unix_socket = unix_socket
         self.port = _free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -168,7 +171,7 @@ class AppServer:
         ids = RequestIds(0, 1)
         self.generations = Generations(self.service, self.pool, metrics, ids, self.config)
         self.keys = ApiKeys(self.config.api_keys, self.config.api_keys_file)
-        documents = Documents(self.service, self.generations, metrics)
+        documents = Documents(self.service, self.generations, metrics, self.publish)
         access_log = AccessLog("http-0", is_enabled=False)
         prompts = Prompts(self.generations, self.pool, ids)
         app = HttpApp(self.config, routes(documents, self.generations, prompts), self.keys, metrics, access_log)

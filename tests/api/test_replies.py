@@ -17,6 +17,7 @@ from sparkinfer.api.reply import Choice
 from sparkinfer.api.usage import Usage
 from sparkinfer.errors import RequestError
 from sparkinfer.request import FinishReason
+from tests.api.parsing import INFO
 
 Delta = tuple[int, str, str, list[TokenLogprob] | None]
 
@@ -71,7 +72,7 @@ delta = st.tuples(
 @given(st.lists(delta, max_size=12))
 @settings(max_examples=120, deadline=None)
 def test_streamed_chat_equals_whole_chat(deltas: list[Delta]) -> None:
-    events, document = play(ChatReply("ab", 1, "tiny"), deltas)
+    events, document = play(ChatReply("ab", 1, INFO), deltas)
     assert events[-1] == "[DONE]"
     assert events[-2]["choices"] == []
     assert events[-2]["usage"] == document["usage"]
@@ -95,7 +96,7 @@ def test_streamed_chat_equals_whole_chat(deltas: list[Delta]) -> None:
 @given(st.lists(delta, max_size=12), st.text(max_size=5))
 @settings(max_examples=120, deadline=None)
 def test_streamed_completion_equals_whole_completion(deltas: list[Delta], echo: str) -> None:
-    events, document = play(CompletionReply("ab", 1, "tiny"), deltas, echo)
+    events, document = play(CompletionReply("ab", 1, INFO), deltas, echo)
     assert events[-1] == "[DONE]"
     assert events[-2]["usage"] == document["usage"]
     for choice in document["choices"]:
@@ -109,7 +110,7 @@ def test_streamed_completion_equals_whole_completion(deltas: list[Delta], echo: 
 
 
 def test_reasoning_goes_first_and_under_both_names() -> None:
-    reply = ChatReply("ab", 1, "tiny")
+    reply = ChatReply("ab", 1, INFO)
     reply.start(0, "")
     first, second = data(reply.delta(0, "answer", "thought", None))
     assert first["choices"][0]["delta"] == {"reasoning": "thought", "reasoning_content": "thought"}
@@ -118,7 +119,7 @@ def test_reasoning_goes_first_and_under_both_names() -> None:
 
 def test_excluded_reasoning_never_appears() -> None:
     events, document = play(
-        ChatReply("ab", 1, "tiny", exclude_reasoning=True), [(0, "", "secret", None), (0, "x", "y", None)]
+        ChatReply("ab", 1, INFO, exclude_reasoning=True), [(0, "", "secret", None), (0, "x", "y", None)]
     )
     assert "reasoning" not in document["choices"][0]["message"]
     assert not any("reasoning" in c["choices"][0]["delta"] for c in events[:-2] if c["choices"])
@@ -126,7 +127,7 @@ def test_excluded_reasoning_never_appears() -> None:
 
 
 def test_nothing_new_is_no_chunk() -> None:
-    for reply in (ChatReply("ab", 1, "tiny"), CompletionReply("ab", 1, "tiny")):
+    for reply in (ChatReply("ab", 1, INFO), CompletionReply("ab", 1, INFO)):
         reply.start(0, "")
         assert reply.delta(0, "", "", None) == b""
         assert reply.end(None) == b"data: [DONE]\n\n"
@@ -134,7 +135,7 @@ def test_nothing_new_is_no_chunk() -> None:
 
 def test_a_failed_stream_says_why_and_ends() -> None:
     error = RequestError(503, "gone", code="worker_lost")
-    for reply in (ChatReply("ab", 1, "tiny"), CompletionReply("ab", 1, "tiny")):
+    for reply in (ChatReply("ab", 1, INFO), CompletionReply("ab", 1, INFO)):
         event, done = data(reply.failure(error))
         assert event == {"error": {"message": "gone", "type": "server_error", "param": None, "code": "worker_lost"}}
         assert done == "[DONE]"
@@ -143,7 +144,7 @@ def test_a_failed_stream_says_why_and_ends() -> None:
 @pytest.mark.parametrize("value", [-math.inf, math.nan, math.inf, -1e6])
 def test_logprobs_are_always_numbers(value: float) -> None:
     entry = TokenLogprob(5, b"a", value, [(6, b"b", value)])
-    _, document = play(ChatReply("ab", 1, "tiny"), [(0, "a", "", [entry])])
+    _, document = play(ChatReply("ab", 1, INFO), [(0, "a", "", [entry])])
     (item,) = document["choices"][0]["logprobs"]["content"]
     assert item == {
         "token": "a", "token_id": 5, "logprob": -9999.0, "bytes": [97],
@@ -154,7 +155,7 @@ def test_logprobs_are_always_numbers(value: float) -> None:
 def test_offsets_of_completion_logprobs_count_characters() -> None:
     pieces = [b"\xc3", b"\xa9", "日本".encode(), b"x"]
     entries = [TokenLogprob(i, piece, -1.0, [(i, piece, -1.0), (9, b"\xff", -2.0)]) for i, piece in enumerate(pieces)]
-    _, document = play(CompletionReply("ab", 1, "tiny"), [(0, "é日本x", "", entries)], "é!")
+    _, document = play(CompletionReply("ab", 1, INFO), [(0, "é日本x", "", entries)], "é!")
     logprobs = document["choices"][0]["logprobs"]
     assert logprobs["text_offset"] == [2, 2, 3, 5]
     assert logprobs["tokens"] == ["bytes:\\xc3", "bytes:\\xa9", "日本", "x"]
