@@ -67,6 +67,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, tag="generate", omit_d
     n: int = 1
     priority: int = 0
     client_id: int = 0
+    turn_starts: list[int] = []       # positions in the prompt where a turn begins, ascending
 
 
 class PeerUp(msgspec.Struct, frozen=True, tag="peer_up"):

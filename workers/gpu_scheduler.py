@@ -22,8 +22,8 @@ from ipc.token_frame import TokenFrameWriter, pack_events
 from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.checkpoint.hparams import HParams
 from sparkinfer.config import Config
-from sparkinfer.engine.block_manager import BlockManager
 from sparkinfer.engine.cache_manager import CacheManager
+from sparkinfer.engine.cache_plan import make_cache
 from sparkinfer.engine.engine import Engine
 from sparkinfer.engine.fake_model_runner import ScriptedModelRunner, StepCost
 from sparkinfer.engine.kv_cache import KVCache, bytes_per_block, choose_kv_dtype
@@ -31,7 +31,8 @@ from sparkinfer.engine.memory_plan import MemoryPlan, free_host_memory, plan_mem
 from sparkinfer.engine.model_runner import ModelRunner
 from sparkinfer.engine.scheduler import Scheduler
 from sparkinfer.engine.scheduler_output import Logprobs
-from sparkinfer.engine.state_pool import StatePool
+from sparkinfer.engine.sequence import PrefixHints
+from sparkinfer.engine.state_pool import StatePool, bytes_per_slot
 from sparkinfer.engine.step_events import StepEvents
 from sparkinfer.engine.torch_model_runner import TorchModelRunner
 from sparkinfer.errors import ConfigError
@@ -152,7 +153,7 @@ class GpuScheduler:
             prompt_token_ids = np.frombuffer(message.prompt_token_ids, dtype="<i4").tolist()
             self._engine.submit(
                 message.request_id, message.reply_to, prompt_token_ids, message.sampling, message.n, message.priority,
-                message.client_id,
+                message.client_id, self._hints(message),
             )
             self._context.status.add_gauge(GpuGauge.REQUESTS, 1)
             self._context.status.add_gauge(GpuGauge.PROMPT_TOKENS, len(prompt_token_ids))
@@ -163,6 +164,11 @@ class GpuScheduler:
             self._context.peers.up(message)
         elif isinstance(message, PeerDown) and self._context.peers.down(message) and message.name.startswith("text-"):
             self._drop_requests_of(int(message.name.partition("-")[2]))
+
+    def _hints(self, message: Generate) -> PrefixHints:
+        salts = self._context.config.prefix_cache.salt_by_key
+        salt = message.client_id.to_bytes(8, "little", signed=True) if salts else b""
+        return PrefixHints(salt=salt, turn_starts=tuple(message.turn_starts))
 
     def _drop_requests_of(self, index: int) -> None:
         for request_id in self._engine.scheduler.requests_of(index):
@@ -178,6 +184,7 @@ class GpuScheduler:
         status.set_gauge(GpuGauge.STEPS, stats.num_steps)
         status.set_gauge(GpuGauge.TOKENS_GENERATED, stats.num_output_tokens)
         status.set_gauge(GpuGauge.PREEMPTIONS, scheduler.num_preemptions)
+        status.set_gauge(GpuGauge.SWAP_OUTS, scheduler.num_swap_outs)
         status.set_gauge(GpuGauge.ADMISSION_WAITS, scheduler.num_admission_waits)
         status.set_gauge(GpuGauge.ADMISSION_WAIT_TIMEOUTS, scheduler.num_admission_wait_timeouts)
         status.set_gauge(GpuGauge.STEP_TOKENS, stats.last_step_tokens)
@@ -247,6 +254,16 @@ def _torch_runner(context: WorkerContext, gguf: GGUFFile, hparams: HParams) -> t
     ), plan
 
 
+def _cache(config: Config, hparams: HParams, plan: MemoryPlan) -> CacheManager:
+    return make_cache(
+        config.prefix_cache,
+        num_blocks=plan.num_blocks,
+        block_size=config.engine.block_size,
+        bytes_per_snapshot=0 if config.engine.runner == "scripted" else bytes_per_slot(hparams),
+        free=free_host_memory(),
+    )
+
+
 def _body(context: WorkerContext) -> None:
     config, status = context.config, context.status
     status.phase = BootPhase.READING_METADATA
@@ -256,8 +273,7 @@ def _body(context: WorkerContext) -> None:
         runner, plan = _scripted_runner(config, hparams)
     else:
         runner, plan = _torch_runner(context, gguf, hparams)
-    cache = CacheManager(BlockManager(plan.num_blocks, config.engine.block_size))
-    scheduler = Scheduler(config.scheduler, cache, plan.max_model_len)
+    scheduler = Scheduler(config.scheduler, _cache(config, hparams, plan), plan.max_model_len)
     sink = RingSink(context)
     engine = Engine(scheduler, runner, sink, frozenset())
     context.board.write_service_info(msgspec.json.encode(service_info(config.model, gguf, hparams, plan.max_model_len)))

@@ -124,9 +124,9 @@ class CacheManager:
         if lease is None or not lease.checkpoints:
             return num_tokens
         start = sequence.num_computed_tokens
-        if lease.checkpoints[-1] == start:
-            lease.checkpoints.pop()
-            self._save_checkpoint(sequence, lease)
+        while lease.checkpoints and lease.checkpoints[-1] <= start:
+            if lease.checkpoints.pop() == start:
+                self._save_checkpoint(sequence, lease)
         return min(num_tokens, lease.checkpoints[-1] - start) if lease.checkpoints else num_tokens
 
     def end_step(self, output: SchedulerOutput) -> None:
@@ -215,6 +215,7 @@ class CacheManager:
     def _save_checkpoint(self, sequence: Sequence, lease: Lease) -> None:
         cache = self.prefix_cache
         assert cache is not None
+        self._insert(sequence, lease, lease.data, sequence.num_computed_tokens)
         if lease.node.snapshot is not None:
             return
         snapshot = cache.allocate_snapshot()

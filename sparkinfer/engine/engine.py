@@ -13,7 +13,7 @@ import msgspec
 from sparkinfer.engine.model_runner import DeviceMemoryError, ModelRunner, StepHandle
 from sparkinfer.engine.scheduler import Scheduler
 from sparkinfer.engine.scheduler_output import SchedulerOutput, StepResult
-from sparkinfer.engine.sequence import Sequence
+from sparkinfer.engine.sequence import NO_HINTS, PrefixHints, Sequence
 from sparkinfer.engine.step_events import StepEvents
 from sparkinfer.request import RequestId
 from sparkinfer.sampling_params import SamplingParams
@@ -86,6 +86,7 @@ class Engine:
         n: int = 1,
         priority: int = 0,
         client_id: int = 0,
+        hints: PrefixHints = NO_HINTS,
     ) -> None:
         """Queue `n` sequences over one prompt, choice i with seed + i.
 
@@ -99,7 +100,7 @@ class Engine:
         sequences = [
             Sequence(
                 request_id, choice, reply_to, prompt_token_ids, msgspec.structs.replace(sampling, seed=seed + choice),
-                stop_token_ids, now, priority, client_id,
+                stop_token_ids, now, priority, client_id, hints,
             )
             for choice in range(n)
         ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparkinfer.engine.sequence import Sequence, SequenceStatus
+from sparkinfer.engine.sequence import Sequence
 
 # Tokens. To wait costs a step at least; choices of one request wait for a single block.
 MIN_SHARED_TOKENS = 64
@@ -14,6 +14,7 @@ MIN_SHARED_TOKENS = 64
 class _Leader:
     data: bytes                # its tokens, int32
     checkpoints: list[int]     # positions it can be resumed from once it has passed them; of recurrent models only
+    num_inserted: int = 0      # tokens that the cache has of it
 
 
 class SharedPrefill:
@@ -38,6 +39,8 @@ class SharedPrefill:
         """Some of the prefill is scheduled, all of it maybe."""
         if sequence.num_computed_tokens >= sequence.num_prefill_tokens:
             self._leaders.pop(sequence, None)
+        elif sequence in self._leaders:
+            self._leaders[sequence].num_inserted = sequence.num_computed_tokens
 
     def discard(self, sequence: Sequence) -> None:
         """The sequence does not run any more."""
@@ -48,9 +51,11 @@ class SharedPrefill:
         if sequence.waits_for is None:
             return False
         leader, position = sequence.waits_for
-        # NOTE: a state is saved by the step that goes on from its position, blocks are there before.
-        passed = position + 1 if self._has_state else position
-        if leader.status == SequenceStatus.RUNNING and leader.num_computed_tokens < passed:
+        state = self._leaders.get(leader)
+        # NOTE: a state is saved by the step that goes on from its position, and can be restored by that same step.
+        if state is not None and (
+            leader.num_computed_tokens <= position if self._has_state else state.num_inserted < position
+        ):
             return True
         sequence.waits_for = None
         return False

@@ -13,7 +13,8 @@ SnapshotId = NewType("SnapshotId", int)  # row of the host memory that keeps cop
 class SnapshotPool:
     """A stack of free ids; an id may change owner at once because copies run in the order of their decision."""
 
-    def __init__(self, num_snapshots: int) -> None:
+    def __init__(self, num_snapshots: int, bytes_per_snapshot: int = 0) -> None:
+        self.bytes_per_snapshot = bytes_per_snapshot
         self.num_snapshots = num_snapshots
         self._free = [SnapshotId(snapshot) for snapshot in range(num_snapshots - 1, -1, -1)]
 

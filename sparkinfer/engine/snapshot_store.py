@@ -20,24 +20,25 @@ class SnapshotStore:
     """
 
     def __init__(self, state_pool: StatePool) -> None:
-        self._pools = state_pool.pools
+        self._state_pool = state_pool
         self._rows: dict[SnapshotId, list[Tensor]] = {}
 
     def copy(self, copies: Iterable[StateCopy]) -> None:
         """Save and restore, in order."""
         for slot, snapshot, restores in copies:
             if restores:
-                for pool, row in zip(self._pools, self._rows[snapshot], strict=True):
+                for pool, row in zip(self._state_pool.pools, self._rows[snapshot], strict=True):
                     pool[:, slot].copy_(row, non_blocking=True)
             else:
-                for pool, row in zip(self._pools, self.row(snapshot), strict=True):
+                for pool, row in zip(self._state_pool.pools, self.row(snapshot), strict=True):
                     row.copy_(pool[:, slot], non_blocking=True)
 
     def row(self, snapshot: SnapshotId) -> list[Tensor]:
         """The host tensors of one snapshot, each [num_layers, ...]; what an unwritten one holds is undefined."""
         row = self._rows.get(snapshot)
         if row is None:
+            pools = self._state_pool.pools
             row = self._rows[snapshot] = [
-                torch.empty(pool[:, 0].shape, dtype=pool.dtype, pin_memory=pool.is_cuda) for pool in self._pools
+                torch.empty(pool[:, 0].shape, dtype=pool.dtype, pin_memory=pool.is_cuda) for pool in pools
             ]
         return row

@@ -14,6 +14,7 @@ from sparkinfer.engine.model_runner import DeviceMemoryError
 from sparkinfer.engine.sampler import Sampler
 from sparkinfer.engine.sampling_batch import SamplingBatch, SamplingSlots
 from sparkinfer.engine.scheduler_output import SchedulerOutput, StepResult
+from sparkinfer.engine.snapshot_store import SnapshotStore
 from sparkinfer.engine.state_pool import StatePool
 from sparkinfer.model.registry import Model
 
@@ -49,6 +50,7 @@ class TorchModelRunner:
         self._model = model
         self._kv_cache = kv_cache
         self._state_pool = state_pool
+        self._snapshots = SnapshotStore(state_pool)
         self._input_batch = InputBatch(max_num_seqs, kv_cache.block_size, max_model_len, device)
         self._sampling_slots = SamplingSlots(max_num_seqs, device)
         self._sampler = Sampler(model.hparams.vocab_size, device)
@@ -62,15 +64,16 @@ class TorchModelRunner:
         inputs = self._input_batch.build(output)
         rows = output.sampling_rows
         sampling = self._sampling_slots.build(rows) if rows else None
-        return TorchStepHandle(self._thread.submit(self._run, inputs, sampling))
+        return TorchStepHandle(self._thread.submit(self._run, output, inputs, sampling))
 
     def close(self) -> None:
         """Wait for the steps launched and end the thread."""
         self._thread.shutdown()
 
-    def _run(self, inputs: StepInputs, sampling: SamplingBatch | None) -> StepResult:
+    def _run(self, output: SchedulerOutput, inputs: StepInputs, sampling: SamplingBatch | None) -> StepResult:
         try:
             with torch.inference_mode():
+                self._snapshots.copy(output.state_copies)
                 return self._forward_and_sample(inputs, sampling)
         except RuntimeError as error:
             if isinstance(error, torch.OutOfMemoryError) or CPU_OUT_OF_MEMORY in str(error):

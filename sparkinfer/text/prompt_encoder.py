@@ -17,6 +17,9 @@ from sparkinfer.text.tokenizer import Tokenizer
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 
+# Tokens that open a turn, in the families of templates that have one.
+TURN_OPENERS = ("<|im_start|>", "<|start_header_id|>", "<start_of_turn>", "<|start|>", "<|user|>", "<|assistant|>")
+
 
 @dataclass(frozen=True, slots=True)
 class EncodedPrompt:
@@ -25,6 +28,7 @@ class EncodedPrompt:
     token_ids: list[int]
     max_tokens: int                   # tokens the context has room for, >= 1
     stream: StreamOptions
+    turn_starts: list[int]            # positions where a turn of the conversation begins, ascending
     echo: str = ""                    # the prompt's text, when the request asks for it
 
 
@@ -35,6 +39,8 @@ class PromptEncoder:
         self.tokenizer = tokenizer
         self._template = template
         self._reply_format = _reply_format(tokenizer)
+        structural = tokenizer.vocabulary.structural_ids
+        self._turn_openers = frozenset(structural[text] for text in TURN_OPENERS if text in structural)
 
     @classmethod
     def from_gguf(cls, gguf: GGUFFile, tokenizer_file: Path | None = None) -> PromptEncoder:
@@ -66,7 +72,9 @@ class PromptEncoder:
         starts_in_reasoning = reply_format is ReplyFormat.THINK and text.rstrip().endswith(THINK_OPEN)
         stream = StreamOptions(request.stop, reply_format, starts_in_reasoning)
         echo = (text or self.tokenizer.decode(token_ids)) if request.echo else ""
-        return EncodedPrompt(token_ids, max_model_len - len(token_ids), stream, echo)
+        openers = self._turn_openers
+        turn_starts = [position for position, token_id in enumerate(token_ids) if token_id in openers]
+        return EncodedPrompt(token_ids, max_model_len - len(token_ids), stream, turn_starts, echo)
 
     def encode_with_text(self, prompt: Prompt) -> tuple[list[int], str]:
         """Token ids and the text they stand for, as the template rendered it, at any length. Raises RequestError 400 as above."""

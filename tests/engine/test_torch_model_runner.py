@@ -36,6 +36,7 @@ class TokenPool:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.rows = torch.full((num_blocks * block_size,), -1, dtype=torch.int64)
+        self.pools = [self.rows]
 
 
 class HashState:
@@ -43,6 +44,7 @@ class HashState:
 
     def __init__(self, num_slots: int) -> None:
         self.hashes = torch.full((num_slots,), 123_456, dtype=torch.int64)
+        self.pools = [self.hashes[None]]
 
 
 class HashModel:
@@ -114,13 +116,17 @@ class ListSink:
 
 
 class Rig:
-    def __init__(self, num_blocks=64, block_size=4, overlap=True, max_num_seqs=8, model=None, **limits) -> None:
+    def __init__(
+        self, num_blocks=64, block_size=4, overlap=True, max_num_seqs=8, model=None, swap_space=None, **limits
+    ) -> None:
         self.model = model or HashModel()
         self.runner = TorchModelRunner(
             self.model, TokenPool(num_blocks, block_size), HashState(max_num_seqs), max_num_seqs, 200, CPU
         )
         config = SchedulerConfig(max_num_seqs=max_num_seqs, **limits)
-        self.scheduler = Scheduler(config, CacheManager(BlockManager(num_blocks, block_size)), 200)
+        self.scheduler = Scheduler(
+            config, CacheManager(BlockManager(num_blocks, block_size), swap_space=swap_space), 200
+        )
         self.sink = ListSink()
         self.engine = Engine(self.scheduler, self.runner, self.sink, frozenset([0]), overlap)
 
