@@ -14,7 +14,7 @@ OURS = ("sparkinfer", "kernels", "ipc", "workers", "supervisor")
 TORCH_FREE_ENGINE = (
     "sequence", "block_manager", "scheduler", "scheduler_output", "step_events", "waiting_queue", "memory_plan",
     "admission_control", "block_reservations", "deadlines", "fair_share", "open_requests", "placement", "policy",
-    "step_builder",
+    "step_builder", "swap_space",
 )
 TORCH_FREE_PROCESSES = ("supervisor", "workers.http_frontend", "workers.text")
 

@@ -16,6 +16,7 @@ from sparkinfer.engine.scheduler_output import SchedulerOutput, StateCopy
 from sparkinfer.engine.sequence import BlockId, Sequence
 from sparkinfer.engine.shared_prefill import SharedPrefill
 from sparkinfer.engine.snapshot_pool import SnapshotId
+from sparkinfer.engine.swap_space import SwapSpace
 
 
 @dataclass(slots=True, eq=False)
@@ -36,11 +37,14 @@ class CacheManager:
     admitted to the next step may read it.
     """
 
-    def __init__(self, block_manager: BlockManager, prefix_cache: PrefixCache | None = None) -> None:
+    def __init__(
+        self, block_manager: BlockManager, prefix_cache: PrefixCache | None = None, swap_space: SwapSpace | None = None
+    ) -> None:
         self.num_blocks = block_manager.num_blocks
         self.block_size = block_manager.block_size
         self.num_blocks_for = block_manager.num_blocks_for
         self.prefix_cache = prefix_cache
+        self.swap_space = swap_space or SwapSpace(0, 1, 0)  # of sequences that the blocks do not suffice for
         self._block_manager = block_manager
         self._has_state = prefix_cache is not None and prefix_cache.snapshots is not None
         self._leases: dict[Sequence, Lease] = {}
@@ -69,6 +73,8 @@ class CacheManager:
         cache = self.prefix_cache
         if cache is None or not sequence.hints.uses_cache or sequence.has_tokens_in_flight:
             return False
+        if sequence.num_swapped_tokens:
+            return False
         if not self._shared_prefill or self.num_free_blocks < sequence.num_blocks_awaited:
             return False
         if self._shared_prefill.is_waiting(sequence):
@@ -80,7 +86,7 @@ class CacheManager:
     def find(self, sequence: Sequence) -> Lease:
         """The longest cached prefix of a waiting sequence, held until `place` or `give_up`."""
         cache = self.prefix_cache
-        if cache is None or not sequence.hints.uses_cache:
+        if cache is None or not sequence.hints.uses_cache or sequence.num_swapped_tokens:
             return Lease(b"", _NOWHERE, 0)
         data = token_key(sequence.token_ids(0, sequence.num_tokens))
         node = cache.match(data, sequence.hints.salt)

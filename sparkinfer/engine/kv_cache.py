@@ -78,6 +78,11 @@ class KVCache:
             self.k_scale = pools(SCALE_DTYPE, hparams.num_kv_heads)
             self.v_scale = pools(SCALE_DTYPE, hparams.num_kv_heads)
 
+    @property
+    def pools(self) -> list[Tensor]:
+        """All there is, each [num_blocks * block_size, ...]."""
+        return [pool for pools in (self.k, self.v, self.k_scale, self.v_scale) for pool in pools if pool is not None]
+
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
         """Keys and values of an attention layer."""
         k, v = self.k[index], self.v[index]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sparkinfer.engine.block_manager import IntegrityError
 from sparkinfer.engine.block_reservations import BlockReservations
 from sparkinfer.engine.cache_manager import CacheManager
+from sparkinfer.engine.scheduler_output import SchedulerOutput
 from sparkinfer.engine.sequence import NO_SLOT, BlockId, Sequence, SlotId
 
 
@@ -14,6 +15,7 @@ class Placement:
     def __init__(self, cache: CacheManager, num_slots: int, is_reserving: bool) -> None:
         """is_reserving: a sequence is placed only if its blocks last to its end."""
         self._cache = cache
+        self._swap_space = cache.swap_space
         self.is_reserving = is_reserving
         self._num_slots = num_slots
         self._free_slots = [SlotId(slot) for slot in range(num_slots - 1, -1, -1)]
@@ -31,6 +33,8 @@ class Placement:
             return False
         sequence.slot = self._free_slots.pop()
         cache.place(sequence, lease)
+        if sequence.num_swapped_tokens:
+            self._swap_space.swap_in(sequence, cache.block_size)
         sequence.num_prefill_tokens = sequence.num_tokens
         sequence.is_new_in_slot = True
         self._reservations.admit(sequence)
@@ -46,11 +50,34 @@ class Placement:
         self._reservations.grow(sequence)
         return new_blocks
 
+    def preempt(self, sequence: Sequence) -> None:
+        """Take slot and blocks back for a while; what was computed is kept in host memory or computed again."""
+        self._swap_space.try_swap_out(sequence, self._cache.block_size)
+        self._take_back(sequence, is_sound=True)
+        sequence.num_computed_tokens = 0
+
+    def end_step(self, output: SchedulerOutput) -> None:
+        """The step is complete: it gets its copies between host and device."""
+        self._cache.end_step(output)
+        self._swap_space.end_step(output)
+
     def release(self, sequence: Sequence, is_sound: bool = True) -> None:
         """Take slot and blocks back. Steps in flight may still use them: later steps run behind those.
 
         is_sound False: nothing that was computed for it may serve others.
         """
+        self.forget(sequence)
+        self._take_back(sequence, is_sound)
+
+    def forget(self, sequence: Sequence) -> None:
+        """A sequence that waits has ended."""
+        self._swap_space.drop(sequence)
+
+    def victims_of(self, output: SchedulerOutput) -> list[Sequence]:
+        """Sequences, beside those of its rows, that rely on a step that failed."""
+        return [*self._cache.victims_of(output), *self._swap_space.victims_of(output)]
+
+    def _take_back(self, sequence: Sequence, is_sound: bool) -> None:
         self._cache.release(sequence, is_sound)
         self._reservations.release(sequence)
         self._free_slots.append(sequence.slot)
@@ -60,6 +87,7 @@ class Placement:
         """Raise IntegrityError if a block or a slot is lost or has two owners."""
         self._cache.check_integrity(sequence.block_table for sequence in running)
         self._reservations.check_integrity(running)
+        self._swap_space.check_integrity()
         slots = {sequence.slot for sequence in running} | set(self._free_slots)
         if not len(slots) == len(running) + len(self._free_slots) == self._num_slots:
             raise IntegrityError(f"slots: {len(running)} taken, {len(self._free_slots)} free, {len(slots)} known")

@@ -53,6 +53,7 @@ class Scheduler:
         self._events = StepEvents()
         self.num_waiting = 0
         self.num_preemptions = 0
+        self.num_swap_outs = 0             # preemptions that kept what was computed
         self.num_admission_waits = 0       # requests that could not start in the first step after their arrival
         self.num_admission_wait_timeouts = 0
 
@@ -109,8 +110,9 @@ class Scheduler:
         self._schedule_running()
         if not output.num_preempted:
             self._admit()
-        self._cache.end_step(output)
+        self._placement.end_step(output)
         self.num_preemptions += output.num_preempted
+        self.num_swap_outs += len(output.swap_outs)
         self._num_tried = self._num_arrived
         return output
 
@@ -138,7 +140,7 @@ class Scheduler:
 
     def fail(self, output: SchedulerOutput, now: float, status_code: int, code: str, message: str) -> None:
         """End every sequence of a step that could not run, and those that rely on it; in place of `update`."""
-        victims = self._cache.victims_of(output)
+        victims = self._placement.victims_of(output)
         for sequence in [*(row.sequence for row in output.scheduled), *victims]:
             self._fail(sequence, now, RequestError(status_code, message, code=code))
         self._cache.forget(output)
@@ -204,9 +206,8 @@ class Scheduler:
 
     def _preempt_last(self) -> Sequence:
         victim = self._running.pop()
-        self._placement.release(victim)
+        self._placement.preempt(victim)
         victim.status = SequenceStatus.WAITING
-        victim.num_computed_tokens = 0
         victim.num_preemptions += 1
         self._waiting.push(victim)
         self.num_waiting += 1
@@ -256,7 +257,7 @@ class Scheduler:
         sequence.status = SequenceStatus.RUNNING
         insort(self._running, sequence, key=_ORDER)
         if not sequence.num_preemptions:
-            num_tokens = len(sequence.block_table) * self._cache.block_size
+            num_tokens = len(sequence.block_table) * self._cache.block_size - sequence.num_computed_tokens
             self._waiting.fair_share.charge(sequence.client_id, num_tokens)
         if not sequence.is_started:
             self._start(sequence)
@@ -286,6 +287,7 @@ class Scheduler:
             self._placement.release(sequence, is_sound=sequence.status_code in (0, 504))
         else:
             self.num_waiting -= 1
+            self._placement.forget(sequence)
         sequence.status = SequenceStatus.FINISHED
         sequence.finish_reason = reason
         sequence.finished_at = now

@@ -6,11 +6,13 @@ Knows slots, blocks and token ids; never why a sequence was chosen.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, NewType
 
 from sparkinfer.engine.sequence import BlockId, Sequence, SlotId
 from sparkinfer.engine.snapshot_pool import SnapshotId
 from sparkinfer.sampling_params import SamplingParams
+
+SwapId = NewType("SwapId", int)  # of one stay in host memory; never used again
 
 
 class Admission(NamedTuple):
@@ -44,6 +46,24 @@ class StateCopy(NamedTuple):
     restores: bool                       # True: snapshot to slot, before tokens that continue it; False: the other way
 
 
+class SwapOut(NamedTuple):
+    """Blocks and recurrent state of a preempted sequence, to be kept in host memory before they are overwritten."""
+
+    sequence: Sequence                   # for Scheduler.fail; a ModelRunner does not look inside
+    swap_id: SwapId
+    slot: SlotId
+    blocks: tuple[BlockId, ...]
+
+
+class SwapIn(NamedTuple):
+    """The way back, into blocks and a slot that the sequence has now; ends the stay."""
+
+    sequence: Sequence
+    swap_id: SwapId
+    slot: SlotId
+    blocks: tuple[BlockId, ...]          # as many as were swapped out
+
+
 @dataclass(slots=True, eq=False)
 class SchedulerOutput:
     """One step is {sequence: number of tokens}; prefill, chunks of it and decode are the same thing."""
@@ -53,7 +73,10 @@ class SchedulerOutput:
     num_decode_tokens: int = 0           # of num_tokens; the others belong to prompts
     num_preempted: int = 0
     epoch: int = 0                       # the step's number, counted only with a prefix cache
-    state_copies: list[StateCopy] = field(default_factory=list)  # before the forward, in this order
+    swap_drops: list[SwapId] = field(default_factory=list)       # stays that end without a way back: first of all
+    swap_outs: list[SwapOut] = field(default_factory=list)       # then these, from what earlier steps have left
+    state_copies: list[StateCopy] = field(default_factory=list)  # then these, in this order
+    swap_ins: list[SwapIn] = field(default_factory=list)         # then these; the forward comes last
 
     @property
     def sampling_rows(self) -> list[ScheduledSequence]:

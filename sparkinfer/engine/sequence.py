@@ -66,6 +66,7 @@ class Sequence:
     num_prefill_tokens: int = 0          # tokens fed from the host before decode starts; set on admission
     num_cached_tokens: int = 0           # prompt tokens whose KV came from the prefix cache
     num_preemptions: int = 0
+    num_swapped_tokens: int = 0          # tokens whose KV and state wait in host memory
     num_promised_blocks: int = 0         # that it can still need and nobody else gets; admission = "reserve"
     is_announced: bool = False           # its client was told that the request is accepted
     is_started: bool = False             # a choice of its request has had a slot

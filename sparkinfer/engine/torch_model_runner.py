@@ -16,6 +16,7 @@ from sparkinfer.engine.sampling_batch import SamplingBatch, SamplingSlots
 from sparkinfer.engine.scheduler_output import SchedulerOutput, StepResult
 from sparkinfer.engine.snapshot_store import SnapshotStore
 from sparkinfer.engine.state_pool import StatePool
+from sparkinfer.engine.swap_store import SwapStore
 from sparkinfer.model.registry import Model
 
 CPU_OUT_OF_MEMORY = "DefaultCPUAllocator: can't allocate memory"  # torch has no type of its own for this one
@@ -51,6 +52,7 @@ class TorchModelRunner:
         self._kv_cache = kv_cache
         self._state_pool = state_pool
         self._snapshots = SnapshotStore(state_pool)
+        self._swap_store = SwapStore(kv_cache, state_pool)
         self._input_batch = InputBatch(max_num_seqs, kv_cache.block_size, max_model_len, device)
         self._sampling_slots = SamplingSlots(max_num_seqs, device)
         self._sampler = Sampler(model.hparams.vocab_size, device)
@@ -73,12 +75,19 @@ class TorchModelRunner:
     def _run(self, output: SchedulerOutput, inputs: StepInputs, sampling: SamplingBatch | None) -> StepResult:
         try:
             with torch.inference_mode():
-                self._snapshots.copy(output.state_copies)
+                self._copy(output)
                 return self._forward_and_sample(inputs, sampling)
         except RuntimeError as error:
             if isinstance(error, torch.OutOfMemoryError) or CPU_OUT_OF_MEMORY in str(error):
                 raise DeviceMemoryError("There is no memory left for a step of this size.") from error
             raise
+
+    def _copy(self, output: SchedulerOutput) -> None:
+        """What moves between host and device before the forward, in the order that SchedulerOutput asks for."""
+        self._swap_store.drop(output.swap_drops)
+        self._swap_store.swap_out(output.swap_outs)
+        self._snapshots.copy(output.state_copies)
+        self._swap_store.swap_in(output.swap_ins)
 
     def _forward_and_sample(self, inputs: StepInputs, sampling: SamplingBatch | None) -> StepResult:
         self._input_batch.feed(inputs)

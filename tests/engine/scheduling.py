@@ -10,6 +10,7 @@ from sparkinfer.engine.cache_manager import CacheManager
 from sparkinfer.engine.scheduler import Scheduler
 from sparkinfer.engine.scheduler_output import SchedulerOutput, StepResult
 from sparkinfer.engine.sequence import Sequence
+from sparkinfer.engine.swap_space import SwapSpace
 from sparkinfer.request import RequestId
 from sparkinfer.sampling_params import SamplingParams
 
@@ -34,17 +35,29 @@ def solo_output(prompt: list[int], max_tokens: int, vocab_size: int) -> list[int
 
 
 class PagedDevice:
-    """What a device remembers between steps, and nothing else: tokens by pool row, tables and last tokens by slot."""
+    """What a device remembers between steps, and nothing else: tokens by pool row, tables and last tokens by slot.
 
-    def __init__(self, num_blocks: int, block_size: int, num_slots: int, vocab_size: int) -> None:
+    Recurrent state is the list of all tokens that went through a slot; has_state says whether it has to be right.
+    """
+
+    def __init__(
+        self, num_blocks: int, block_size: int, num_slots: int, vocab_size: int, has_state: bool = False
+    ) -> None:
+        self.has_state = has_state
         self.block_size = block_size
         self.vocab_size = vocab_size
         self.pool: list[int | None] = [None] * (num_blocks * block_size)
         self.tables: list[list[int]] = [[] for _ in range(num_slots)]
         self.last_token: list[int | None] = [None] * num_slots
+        self.states: list[list[int]] = [[] for _ in range(num_slots)]
+        self.snapshots: dict[int, list[int]] = {}
+        self.swapped: dict[int, tuple[list[int | None], list[int]]] = {}
 
     def run(self, output: SchedulerOutput) -> StepResult:
         token_ids = []
+        self.swap_out(output)
+        self.copy_states(output)
+        self.swap_in(output)
         assert len({row.slot for row in output.scheduled}) == len(output.scheduled)
         for row in output.scheduled:
             table = self.tables[row.slot]
@@ -55,6 +68,10 @@ class PagedDevice:
             table.extend(row.new_blocks)
             tokens = [self.last_token[row.slot]] if row.token_ids is None else row.token_ids
             assert len(tokens) == row.num_tokens > 0
+            if row.start == 0:
+                self.states[row.slot] = []
+            assert len(self.states[row.slot]) == row.start or not self.has_state
+            self.states[row.slot] = self.states[row.slot] + tokens
             for position, token in enumerate(tokens, row.start):
                 self.pool[table[position // self.block_size] * self.block_size + position % self.block_size] = token
             if row.samples:
@@ -62,13 +79,38 @@ class PagedDevice:
                     self.pool[table[i // self.block_size] * self.block_size + i % self.block_size]
                     for i in range(row.start + row.num_tokens)
                 ]
+                assert prefix == self.states[row.slot] or not self.has_state
                 self.last_token[row.slot] = next_token(prefix, self.vocab_size)
                 token_ids.append(self.last_token[row.slot])
         return StepResult(token_ids)
 
+    def swap_out(self, output: SchedulerOutput) -> None:
+        for swap_id in output.swap_drops:
+            del self.swapped[swap_id]
+        for order in output.swap_outs:
+            assert order.swap_id not in self.swapped
+            rows = [self.pool[block * self.block_size + i] for block in order.blocks for i in range(self.block_size)]
+            self.swapped[order.swap_id] = (rows, self.states[order.slot])
 
-def make_scheduler(num_blocks: int = 16, block_size: int = 4, max_model_len: int = 1000, **limits) -> Scheduler:
-    return Scheduler(SchedulerConfig(**limits), CacheManager(BlockManager(num_blocks, block_size)), max_model_len)
+    def copy_states(self, output: SchedulerOutput) -> None:
+        for slot, snapshot, restores in output.state_copies:
+            if restores:
+                self.states[slot] = self.snapshots[snapshot]
+            else:
+                self.snapshots[snapshot] = self.states[slot]
+
+    def swap_in(self, output: SchedulerOutput) -> None:
+        for order in output.swap_ins:
+            rows, self.states[order.slot] = self.swapped.pop(order.swap_id)
+            for i, row in enumerate(rows):
+                self.pool[order.blocks[i // self.block_size] * self.block_size + i % self.block_size] = row
+
+
+def make_scheduler(
+    num_blocks: int = 16, block_size: int = 4, max_model_len: int = 1000, swap_space: SwapSpace | None = None, **limits
+) -> Scheduler:
+    cache = CacheManager(BlockManager(num_blocks, block_size), swap_space=swap_space)
+    return Scheduler(SchedulerConfig(**limits), cache, max_model_len)
 
 
 def make_sequence(request_id: int, prompt: list[int], max_tokens: int = 100, priority: int = 0, choice: int = 0):

@@ -18,6 +18,7 @@ from sparkinfer.engine.kv_cache import KVCache
 from sparkinfer.engine.scheduler import Scheduler
 from sparkinfer.engine.state_pool import StatePool
 from sparkinfer.engine.step_events import StepEvents
+from sparkinfer.engine.swap_space import SwapSpace
 from sparkinfer.engine.torch_model_runner import TorchModelRunner
 from sparkinfer.model.forward_batch import ForwardBatch
 from sparkinfer.model.registry import Model, load_model
@@ -69,7 +70,8 @@ def logits_in_one_piece(model: Model, tokens: list[int]) -> torch.Tensor:
         return model.forward(batch, kv_cache, StatePool(model.hparams, 1, CPU))
 
 
-def test_mixed_chunked_and_preempted_sequences_follow_the_model(model):
+@pytest.mark.parametrize("swap_bytes", [0, 1 << 20])
+def test_mixed_chunked_and_preempted_sequences_follow_the_model(model, swap_bytes):
     """Tokens are greedy up to rounding, and their logprobs those of the model, whatever ran beside them."""
     vocab_size = model.hparams.vocab_size
     runner = TorchModelRunner(
@@ -81,7 +83,8 @@ def test_mixed_chunked_and_preempted_sequences_follow_the_model(model):
         CPU,
     )
     config = SchedulerConfig(max_num_seqs=MAX_NUM_SEQS, max_num_batched_tokens=14, prefill_chunk_tokens=7)
-    scheduler = Scheduler(config, CacheManager(BlockManager(NUM_BLOCKS, BLOCK_SIZE)), model.hparams.max_position)
+    cache = CacheManager(BlockManager(NUM_BLOCKS, BLOCK_SIZE), swap_space=SwapSpace(swap_bytes, 1, 1))
+    scheduler = Scheduler(config, cache, model.hparams.max_position)
     sink = Collected()
     engine = Engine(scheduler, runner, sink, frozenset())
     rng = np.random.default_rng(11)
@@ -94,6 +97,7 @@ def test_mixed_chunked_and_preempted_sequences_follow_the_model(model):
         engine.step()
     engine.close()
     assert scheduler.num_preemptions > 0
+    assert (scheduler.num_swap_outs > 0) == (swap_bytes > 0)
     for request_id, prompt in enumerate(prompts):
         output = sink.tokens[request_id]
         assert len(output) == 24

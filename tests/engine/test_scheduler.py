@@ -15,6 +15,7 @@ from sparkinfer.engine.cache_manager import CacheManager
 from sparkinfer.engine.scheduler import Scheduler
 from sparkinfer.engine.scheduler_output import SchedulerOutput, StepResult
 from sparkinfer.engine.sequence import Sequence, SequenceStatus
+from sparkinfer.engine.swap_space import SwapSpace
 from sparkinfer.request import FinishReason, RequestId
 from tests.engine.scheduling import (
     EOS,
@@ -197,13 +198,17 @@ class SchedulerMachine(RuleBasedStateMachine):
         policy=st.sampled_from(["continuous", "chunked", "priority"]),
         admission=st.sampled_from(["on_demand", "reserve"]),
         admission_wait_s=st.sampled_from([0.0, 5.0, 1000.0]),
+        swap_bytes=st.sampled_from([0, 3, 8, 1000]),
+        bytes_per_state=st.integers(0, 2),
     )
-    def start(self, num_blocks, block_size, max_num_seqs, vocab_size, **limits):
+    def start(self, num_blocks, block_size, max_num_seqs, vocab_size, swap_bytes, bytes_per_state, **limits):
         self.config = SchedulerConfig(max_num_seqs=max_num_seqs, **limits)
         self.now = 0.0
         self.capacity = num_blocks * block_size
-        self.scheduler = Scheduler(self.config, CacheManager(BlockManager(num_blocks, block_size)), max_model_len=30)
-        self.device = PagedDevice(num_blocks, block_size, max_num_seqs, vocab_size)
+        self.swap_space = SwapSpace(swap_bytes, 1, bytes_per_state, min_tokens=2)
+        cache = CacheManager(BlockManager(num_blocks, block_size), swap_space=self.swap_space)
+        self.scheduler = Scheduler(self.config, cache, max_model_len=30)
+        self.device = PagedDevice(num_blocks, block_size, max_num_seqs, vocab_size, has_state=True)
         self.vocab_size = vocab_size
         self.in_flight: deque[tuple[SchedulerOutput, StepResult]] = deque()
         self.sequences: list[Sequence] = []
@@ -346,6 +351,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert len(self.ended) == len(self.sequences)
         assert not self.in_flight
         assert self.scheduler._cache.num_free_blocks == self.scheduler._cache.num_blocks
+        assert self.swap_space.num_free_bytes == self.swap_space._num_bytes
+        assert set(self.device.swapped) == set(self.swap_space._drops)
         self.nothing_is_lost()
 
 
