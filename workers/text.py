@@ -36,7 +36,7 @@ from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.errors import RequestError
 from sparkinfer.request import FinishReason, Request, RequestId
 from sparkinfer.sampling_params import SamplingParams
-from sparkinfer.text.choice_stream import TokenEntry
+from sparkinfer.text.entry_pairing import TokenEntry
 from sparkinfer.text.prompt_encoder import EncodedPrompt, PromptEncoder
 from workers import process
 from workers.process import WorkerContext
@@ -197,8 +197,7 @@ class TextWorker:
     def _take_deltas(self, touched: dict[int, tuple[OpenRequest, RequestId, int]]) -> None:
         for open_request, request_id, choice in touched.values():
             stream = open_request.choices[choice]
-            delta = stream.take()
-            if delta is not None:
+            for delta in stream.take():
                 self._outlets.emit(open_request.reply_to, open_request.delta(choice, delta))
             if stream.stop_string is not None:
                 self._abort(request_id, choice)  # its SequenceFinished brings the timings

@@ -36,8 +36,7 @@ class OpenRequest:
     def finish(self, event: SequenceFinished) -> Iterator[TextEvent]:
         """The last events of one choice: text that was held back, if any, and its end."""
         stream = self.choices[event.choice]
-        delta = stream.finish()
-        if delta is not None:
+        for delta in stream.finish():
             yield self.delta(event.choice, delta)
         self.num_open -= 1
         yield Finished(

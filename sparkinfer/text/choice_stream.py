@@ -5,28 +5,20 @@ Pure state, one instance a choice, owned by the text worker. Knows tokens and te
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple
 
 from sparkinfer.text.detokenizer import Detokenizer
+from sparkinfer.text.entry_pairing import EntryPairing, TokenEntry
 from sparkinfer.text.output_parser import OutputParser
 from sparkinfer.text.segment_parser import SEGMENT_MARKERS, SegmentParser
 from sparkinfer.text.stop_strings import StopStringFilter
 from sparkinfer.text.tokenizer import Tokenizer
 
 
-class TokenEntry(NamedTuple):
-    """Logprob of one generated token; `top` holds (token_id, logprob), best first."""
-
-    token_id: int
-    logprob: float
-    top: Sequence[tuple[int, float]]
-
-
 class TextDelta(NamedTuple):
-    """What a step added to one choice."""
+    """What a step added to one choice. With entries the text is of one kind, and theirs."""
 
     content: str
     reasoning: str
@@ -62,10 +54,10 @@ class ChoiceStream:
         self._detokenizer = Detokenizer(tokenizer, _visible_ids(tokenizer, options.reply_format))
         self._parser = _parser(options)
         self._stops = StopStringFilter(options.stop) if options.stop else None
+        self._pairing: EntryPairing | None = None  # from the first token with an entry on
         self._content = ""
         self._reasoning = ""
         self._fresh_tokens = 0
-        self._entries: list[TokenEntry] = []
         self.num_tokens = 0
         self.num_reasoning_tokens = 0
         self.stop_string: str | None = None
@@ -77,36 +69,66 @@ class ChoiceStream:
             return
         self.num_tokens += 1
         self._fresh_tokens += 1
-        if entry is not None:
-            self._entries.append(entry)
-        if self._parser is not None and self._parser.in_reasoning:
-            self.num_reasoning_tokens += 1
+        in_reasoning = self._parser is not None and self._parser.in_reasoning
+        self.num_reasoning_tokens += in_reasoning
         text = self._detokenizer.push(token_id)
-        if text:
+        if entry is not None:
+            self._pair(entry, text, in_reasoning)
+        elif text:
             self._add(text)
 
-    def take(self) -> TextDelta | None:
-        """Text since the last call, None when nothing may be shown yet."""
+    def take(self) -> list[TextDelta]:
+        """Text since the last call, nothing when nothing may be shown yet."""
+        if self._pairing is not None:
+            return self._deltas(self._pairing, is_last=False)
         if not (self._content or self._reasoning):
-            return None
-        delta = TextDelta(self._content, self._reasoning, self._fresh_tokens, self._entries)
-        self._content, self._reasoning, self._fresh_tokens, self._entries = "", "", 0, []
-        return delta
+            return []
+        return [self._delta()]
 
-    def finish(self) -> TextDelta | None:
+    def finish(self) -> list[TextDelta]:
         """Release what was held back (half a character, half a marker, half a stop string) and close the stream."""
         self.is_finished = True
         if self.stop_string is None:
             tail = self._detokenizer.flush()
+            if self._pairing is not None:
+                self._pairing.tail(tail)
             if tail:
                 self._add(tail)
         if self.stop_string is None:
             self._flush_parsers()
-        if self._content or self._reasoning or self._entries or self._fresh_tokens:
-            delta = TextDelta(self._content, self._reasoning, self._fresh_tokens, self._entries)
-            self._content, self._reasoning, self._fresh_tokens, self._entries = "", "", 0, []
-            return delta
-        return None
+        if self._pairing is not None:
+            self._show(self._pairing)
+            return self._deltas(self._pairing, is_last=True)
+        return [self._delta()] if self._content or self._reasoning or self._fresh_tokens else []
+
+    def _pair(self, entry: TokenEntry, text: str, in_reasoning: bool) -> None:
+        """As `push`, keeping track of which entry belongs to which text."""
+        pairing = self._pairing = self._pairing or EntryPairing()
+        pairing.token(entry, text, is_whole=self._detokenizer.is_whole, in_reasoning=in_reasoning)
+        if text:
+            self._add(text)
+        if self.stop_string is not None:
+            pairing.drop_last()
+        self._show(pairing)
+
+    def _show(self, pairing: EntryPairing) -> None:
+        pairing.text(self._content, self._reasoning)
+        self._content, self._reasoning = "", ""
+        num_held = self._parser.num_held if self._parser is not None else 0
+        pairing.settle(num_held + (self._stops.num_held if self._stops is not None else 0))
+
+    def _deltas(self, pairing: EntryPairing, *, is_last: bool) -> list[TextDelta]:
+        deltas = []
+        for segment in pairing.finish() if is_last else pairing.take():
+            content, reasoning = ("", segment.text) if segment.is_reasoning else (segment.text, "")
+            deltas.append(TextDelta(content, reasoning, self._fresh_tokens, segment.entries))
+            self._fresh_tokens = 0
+        return [*deltas, self._delta()] if is_last and self._fresh_tokens else deltas
+
+    def _delta(self) -> TextDelta:
+        delta = TextDelta(self._content, self._reasoning, self._fresh_tokens, [])
+        self._content, self._reasoning, self._fresh_tokens = "", "", 0
+        return delta
 
     def _add(self, text: str) -> None:
         if self._parser is None:
@@ -124,8 +146,6 @@ class ChoiceStream:
         self._content += self._stops.push(content)
         if self._stops.matched is not None:
             self.stop_string = self._stops.matched
-            if self._entries:
-                self._entries.pop()  # the token whose text completed the stop string
 
     def _flush_parsers(self) -> None:
         if self._parser is not None:

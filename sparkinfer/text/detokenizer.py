@@ -23,6 +23,11 @@ class Detokenizer:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._is_clean = True  # no bytes are held back
 
+    @property
+    def is_whole(self) -> bool:
+        """No bytes of an unfinished character are held back."""
+        return self._is_clean
+
     def push(self, token_id: int) -> str:
         """The text that `token_id` completes."""
         if self._is_clean:

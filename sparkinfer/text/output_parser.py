@@ -36,6 +36,11 @@ class OutputParser:
         self._held = ""
         self._newlines_left = _NEWLINES_AFTER_CLOSE
 
+    @property
+    def num_held(self) -> int:
+        """Characters that are held back."""
+        return len(self._held)
+
     def push(self, text: str) -> tuple[str, str]:
         """(reasoning, content) that became certain with `text`."""
         if self._is_content:

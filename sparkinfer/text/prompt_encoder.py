@@ -77,7 +77,7 @@ class PromptEncoder:
         return EncodedPrompt(token_ids, max_model_len - len(token_ids), stream, turn_starts, echo)
 
     def encode_with_text(self, prompt: Prompt) -> tuple[list[int], str]:
-        """Token ids and the text they stand for, as the template rendered it, at any length. Raises RequestError 400 as above."""
+        """Token ids and the text they stand for, however many they are. Raises RequestError 400 as above."""
         token_ids, text = self._encode(prompt)
         return token_ids, text or self.tokenizer.decode(token_ids, skip_special=False)
 

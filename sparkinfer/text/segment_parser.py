@@ -34,6 +34,11 @@ class SegmentParser:
         self._state = _State.HEADER
         self._held = ""
 
+    @property
+    def num_held(self) -> int:
+        """Characters that are held back."""
+        return len(self._held)
+
     def push(self, text: str) -> tuple[str, str]:
         """(reasoning, content) that became certain with `text`."""
         self._held += text

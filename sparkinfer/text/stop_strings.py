@@ -20,6 +20,11 @@ class StopStringFilter:
         self._first_chars = frozenset(stop[0] for stop in self._stops)
         self._held = ""
 
+    @property
+    def num_held(self) -> int:
+        """Characters that are held back."""
+        return len(self._held)
+
     def push(self, text: str) -> str:
         """Text that is safe to show; "" once a stop string has been seen."""
         if self.matched is not None:

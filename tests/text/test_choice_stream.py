@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkinfer.text.choice_stream import ChoiceStream, ReplyFormat, StreamOptions, TextDelta, TokenEntry
+from sparkinfer.text.choice_stream import ChoiceStream, ReplyFormat, StreamOptions, TextDelta
+from sparkinfer.text.entry_pairing import TokenEntry
 from sparkinfer.text.tokenizer import Tokenizer
 from sparkinfer.text.vocabulary import TokenType, Vocabulary
 
@@ -21,11 +22,9 @@ def run(tokenizer: Tokenizer, options: StreamOptions, token_ids: list[int], take
     deltas = []
     for i, token_id in enumerate(token_ids):
         stream.push(token_id, TokenEntry(token_id, -1.0, []))
-        if takes[i % len(takes)] and (delta := stream.take()) is not None:
-            deltas.append(delta)
-    if (last := stream.finish()) is not None:
-        deltas.append(last)
-    return deltas
+        if takes[i % len(takes)]:
+            deltas += stream.take()
+    return deltas + stream.finish()
 
 
 def joined(deltas: list[TextDelta]) -> tuple[str, str, int, list[int]]:
@@ -58,12 +57,70 @@ def test_every_token_is_counted_and_has_its_entry(smollm2: Tokenizer) -> None:
     assert (num_tokens, entries) == (len(token_ids), token_ids)
 
 
+def text_of(tokenizer: Tokenizer, deltas: list[TextDelta]) -> str:
+    data = b"".join(tokenizer.token_bytes(entry.token_id) for d in deltas for entry in d.entries)
+    return data.decode("utf-8", "replace")
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    text=REPLIES,
+    stop=st.sampled_from(["", "ab", "a\n", "€"]),
+    takes=st.lists(st.booleans(), min_size=1, max_size=9),
+)
+def test_each_delta_carries_the_entries_of_its_text(
+    smollm2: Tokenizer, text: str, stop: str, takes: list[bool]
+) -> None:
+    """At every point of the stream the entries so far spell the text so far, but for a last token cut in two."""
+    token_ids = smollm2.encode(text)
+    deltas = run(smollm2, StreamOptions(stop=(stop,) if stop else ()), token_ids, takes)
+    shown = ""
+    for i, delta in enumerate(deltas):
+        shown += delta.content
+        spelled = text_of(smollm2, deltas[: i + 1])
+        if delta is not deltas[-1]:
+            assert shown.startswith(spelled)
+            entries = sum(len(d.entries) for d in deltas[: i + 1])
+            assert len(shown) < len(smollm2.decode(token_ids[: entries + 1])) or smollm2.decode(token_ids) == shown
+    if not stop or stop not in text:
+        assert text_of(smollm2, deltas) == shown == text
+
+
+@settings(max_examples=150, deadline=None)
+@given(reasoning=st.text("ab €😀", min_size=1, max_size=20), content=st.text("ab €", min_size=1, max_size=20),
+       takes=st.lists(st.booleans(), min_size=1, max_size=9))
+def test_reasoning_and_content_carry_their_own_entries(
+    smollm2: Tokenizer, reasoning: str, content: str, takes: list[bool]
+) -> None:
+    ids = [smollm2.encode(part) for part in (reasoning, "</think>", content)]
+    deltas = run(smollm2, replace(THINK, starts_in_reasoning=True), [i for part in ids for i in part], takes)
+    assert not any(delta.content and delta.reasoning for delta in deltas)
+    of_reasoning = [entry.token_id for delta in deltas if delta.reasoning for entry in delta.entries]
+    of_content = [entry.token_id for delta in deltas if delta.content for entry in delta.entries]
+    assert of_reasoning[: len(ids[0])] == ids[0]
+    assert of_content[-len(ids[2]):] == ids[2]
+    assert of_reasoning + of_content == ids[0] + ids[1] + ids[2]
+
+
+def test_tokens_without_text_keep_their_entries(smollm2: Tokenizer) -> None:
+    """They go on a last delta without text."""
+    token_ids = [*smollm2.encode("Hi"), *[i for i in range(20) if smollm2.is_special(i)][:2]]
+    *_, last = run(smollm2, StreamOptions(), token_ids, [True])
+    assert (last.content, last.reasoning, [entry.token_id for entry in last.entries]) == ("", "", token_ids[-2:])
+
+
+def test_the_token_that_completes_a_stop_string_has_no_entry(smollm2: Tokenizer) -> None:
+    token_ids = smollm2.encode("one two three")
+    for takes in ([True], [False]):
+        content, _, num_tokens, entries = joined(run(smollm2, StreamOptions(stop=(" two",)), token_ids, takes))
+        assert (content, num_tokens, entries) == ("one", 2, token_ids[:1])
+
+
 def test_reasoning_is_split_off_and_counted(smollm2: Tokenizer) -> None:
     stream = ChoiceStream(smollm2, replace(THINK, starts_in_reasoning=True))
     for token_id in smollm2.encode("First this.\n</think>\n\nThen that."):
         stream.push(token_id)
-    delta = stream.take()
-    assert delta is not None
+    (delta,) = stream.take()
     assert (delta.reasoning, delta.content) == ("First this.", "Then that.")
     assert 0 < stream.num_reasoning_tokens < stream.num_tokens
 
@@ -81,8 +138,7 @@ def test_tokens_after_a_stop_string_are_ignored(smollm2: Tokenizer) -> None:
         stream.push(token_id)
     assert stream.stop_string == "two"
     assert stream.num_tokens < len(token_ids)
-    delta = stream.finish()
-    assert delta is not None
+    (delta,) = stream.finish()
     assert delta.content == "one "
 
 
