@@ -96,6 +96,7 @@ class SchedulerConfig:
     prefill_mix_max_tokens: int = _limited(2048, low=0, high=2**20)  # of all prompts beside decodes; 0: no limit
     admission: str = _limited("on_demand", choices=("on_demand", "reserve"))
     admission_wait_s: float = _limited(300.0, low=0, high=86400)     # for room, then 429; 0: no waiting at all
+    swap_gib: float = _limited(0.0, low=0, high=4096)                # host memory for preempted sequences; 0: none
     max_queue_depth: int = _limited(0, low=0, high=2**20)            # running and waiting; 0: unlimited
     request_timeout_s: float = _limited(0.0, low=0, high=86400)      # 0: none
 

@@ -260,6 +260,8 @@ def _cache(config: Config, hparams: HParams, plan: MemoryPlan) -> CacheManager:
         num_blocks=plan.num_blocks,
         block_size=config.engine.block_size,
         bytes_per_snapshot=0 if config.engine.runner == "scripted" else bytes_per_slot(hparams),
+        bytes_per_block=plan.bytes_per_block,
+        swap_gib=config.scheduler.swap_gib,
         free=free_host_memory(),
     )
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from sparkinfer.config import PrefixCacheConfig
 from sparkinfer.engine.block_manager import BlockManager
 from sparkinfer.engine.cache_manager import CacheManager
+from sparkinfer.engine.memory_plan import GIB
 from sparkinfer.engine.prefix_cache import PrefixCache
 from sparkinfer.engine.snapshot_pool import SnapshotPool
+from sparkinfer.engine.swap_space import SwapSpace
+from sparkinfer.errors import ConfigError
 
 MIB = 1 << 20
 
@@ -28,17 +31,23 @@ def num_snapshots_within(config: PrefixCacheConfig, bytes_per_snapshot: int, fre
 
 
 def make_cache(
-    config: PrefixCacheConfig, *, num_blocks: int, block_size: int, bytes_per_snapshot: int, free: int
+    config: PrefixCacheConfig, *, num_blocks: int, block_size: int, bytes_per_snapshot: int, free: int,
+    bytes_per_block: int = 0, swap_gib: float = 0.0,
 ) -> CacheManager:
-    """The manager of a pool of blocks, with the prefix cache over it if that is enabled.
+    """The manager of a pool of blocks, with the prefix cache over it if that is enabled, and swap space if there is.
 
     bytes_per_snapshot:  recurrent state of one sequence, 0 for models without any
     free:                bytes of host memory that may be had
+    Raises ConfigError when the swap space cannot be held.
     """
+    if swap_gib * GIB > free:
+        raise ConfigError(f"[scheduler] swap_gib = {swap_gib:g}: only {free / GIB:.1f} GiB of host memory are free")
+    swap_space = SwapSpace(int(swap_gib * GIB), bytes_per_block, bytes_per_snapshot)
+    free -= int(swap_gib * GIB)
     block_manager = BlockManager(num_blocks, block_size)
     if not config.enabled:
-        return CacheManager(block_manager)
+        return CacheManager(block_manager, swap_space=swap_space)
     snapshots = None
     if bytes_per_snapshot:
         snapshots = SnapshotPool(num_snapshots_within(config, bytes_per_snapshot, free), bytes_per_snapshot)
-    return CacheManager(block_manager, PrefixCache(config, block_manager, snapshots))
+    return CacheManager(block_manager, PrefixCache(config, block_manager, snapshots), swap_space)

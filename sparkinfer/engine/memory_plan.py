@@ -15,10 +15,11 @@ GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """What fits: num_blocks KV blocks; sequences of up to max_model_len tokens."""
+    """What fits: num_blocks KV blocks of bytes_per_block each; sequences of up to max_model_len tokens."""
 
     num_blocks: int
     max_model_len: int
+    bytes_per_block: int = 0             # 0: blocks without content
 
 
 def plan_memory(
@@ -50,7 +51,7 @@ def plan_memory(
             f"[model] max_model_len = {wanted_len}: needs {blocks_per_sequence * bytes_per_block / GIB:.2f} GiB of KV "
             f"cache, {budget / GIB:.2f} GiB are available; lower max_model_len or raise [engine] kv_cache_gib"
         )
-    return MemoryPlan(num_blocks, min(wanted_len, num_blocks * config.block_size))
+    return MemoryPlan(num_blocks, min(wanted_len, num_blocks * config.block_size), bytes_per_block)
 
 
 def free_host_memory() -> int:
