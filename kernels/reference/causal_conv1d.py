@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -34,7 +34,14 @@ def conv_plan(query_lens: Sequence[int], kernel: int, device: torch.device) -> C
     return ConvPlan(is_token.numel(), carried_rows, is_token.nonzero().flatten(), last_rows)
 
 
-def causal_conv1d(x: Tensor, weight: Tensor, conv_state: Tensor, state_slots: Tensor, plan: ConvPlan) -> Tensor:
+def causal_conv1d(
+    x: Tensor,
+    weight: Tensor,
+    conv_state: Tensor,
+    state_slots: Tensor,
+    plan: ConvPlan,
+    silu: Callable[[Tensor], Tensor] = F.silu,
+) -> Tensor:
     """silu(sum_j weight[:, j] * x[t - kernel + 1 + j]) per channel; tap kernel-1 multiplies the current token.
 
     x:           [num_tokens, channels] f32, sequences end to end
@@ -51,4 +58,4 @@ def causal_conv1d(x: Tensor, weight: Tensor, conv_state: Tensor, state_slots: Te
     for tap in range(kernel - 1):
         out.addcmul_(rows[plan.token_rows - (kernel - 1 - tap)], weight[:, tap])
     conv_state[state_slots] = rows[plan.last_rows].view(-1, kernel - 1, channels).transpose(1, 2)
-    return F.silu(out)
+    return silu(out)

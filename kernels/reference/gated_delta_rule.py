@@ -8,7 +8,7 @@ arXiv:2406.06484 with decay), which a prefill needs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,8 @@ from torch import Tensor
 
 CHUNK_SIZE = 64  # tokens; the inverse of a 64 x 64 unit triangle stays exact enough in float32
 L2_EPS = 1e-6
+
+Rule = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def l2_normalize(x: Tensor) -> Tensor:
@@ -93,6 +95,7 @@ def gated_delta_rule(
     state: Tensor,
     state_slots: Tensor,
     query_lens: Sequence[int],
+    prefill_rule: Rule | None = None,
 ) -> Tensor:
     """The rule over one step's rows, sequences of any lengths end to end, states carried in a pool.
 
@@ -101,28 +104,33 @@ def gated_delta_rule(
     g, beta:     [num_tokens, heads] f32
     state:       [num_slots, heads, d_k, d_v] f32; rows state_slots changed in place
     state_slots: [num_seqs] int64
+    prefill_rule: for sequences of several rows, instead of `chunked_gated_delta_rule`
     returns      [num_tokens, heads, d_v] f32
     """
+    prefill_rule = prefill_rule or chunked_gated_delta_rule
     inputs = (q, k, v, g, beta)
     if len(set(query_lens)) == 1:
-        return _equal_lengths(inputs, state, state_slots, query_lens[0])
+        return _equal_lengths(inputs, state, state_slots, query_lens[0], prefill_rule)
     out = torch.empty_like(v)
     is_single = torch.tensor([n == 1 for n in query_lens], device=q.device)
     starts = torch.tensor([0, *query_lens[:-1]], device=q.device).cumsum(0)
     rows = starts[is_single]
     if rows.numel():
-        out[rows] = _equal_lengths([x[rows] for x in inputs], state, state_slots[is_single], 1)
+        out[rows] = _equal_lengths([x[rows] for x in inputs], state, state_slots[is_single], 1, prefill_rule)
     start = 0
     for seq, query_len in enumerate(query_lens):
         span = slice(start, start + query_len)
         start += query_len
         if query_len > 1:
-            out[span] = _equal_lengths([x[span] for x in inputs], state, state_slots[seq : seq + 1], query_len)
+            rows = [x[span] for x in inputs]
+            out[span] = _equal_lengths(rows, state, state_slots[seq : seq + 1], query_len, prefill_rule)
     return out
 
 
-def _equal_lengths(inputs: Sequence[Tensor], state: Tensor, state_slots: Tensor, query_len: int) -> Tensor:
+def _equal_lengths(
+    inputs: Sequence[Tensor], state: Tensor, state_slots: Tensor, query_len: int, prefill_rule: Rule
+) -> Tensor:
     q, k, v, g, beta = (x.unflatten(0, (-1, query_len)) for x in inputs)
-    rule = recurrent_gated_delta_rule if query_len == 1 else chunked_gated_delta_rule
+    rule = recurrent_gated_delta_rule if query_len == 1 else prefill_rule
     out, state[state_slots] = rule(q, k, v, g, beta, state[state_slots])
     return out.flatten(0, 1)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from kernels.reference.activation import silu_and_mul
+from kernels.reference.activation import activate_and_mul
+from kernels.reference.numerics import FAST, Numerics
 
 
 def route(router_logits: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
@@ -20,7 +20,9 @@ def route(router_logits: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
     return weights / weights.sum(-1, keepdim=True), expert_ids
 
 
-def moe(x: Tensor, gate_up: Tensor, down: Tensor, weights: Tensor, expert_ids: Tensor) -> Tensor:
+def moe(
+    x: Tensor, gate_up: Tensor, down: Tensor, weights: Tensor, expert_ids: Tensor, numerics: Numerics = FAST
+) -> Tensor:
     """sum_e weights_e * down_e(silu(gate_e x) * up_e x), tokens grouped by expert.
 
     Each token's k results are added in the order of `expert_ids`, whatever else is in the batch.
@@ -41,7 +43,8 @@ def moe(x: Tensor, gate_up: Tensor, down: Tensor, weights: Tensor, expert_ids: T
     for expert, count in enumerate(counts):
         if count:
             span = slice(start, start + count)
-            grouped[span] = F.linear(silu_and_mul(F.linear(rows[span], gate_up[expert])), down[expert])
+            hidden = activate_and_mul(numerics.linear(rows[span], gate_up[expert], None), numerics.silu)
+            grouped[span] = numerics.linear(hidden, down[expert], None)
             start += count
     out = torch.empty_like(grouped).index_copy_(0, order, grouped).view(num_tokens, top_k, -1)
     return (out * weights[:, :, None]).sum(1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -17,12 +19,14 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     return normed.to(x.dtype)
 
 
-def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
+def gated_rms_norm(
+    x: Tensor, gate: Tensor, weight: Tensor, eps: float, silu: Callable[[Tensor], Tensor] = F.silu
+) -> Tensor:
     """rms_norm(x) * silu(gate): the output norm of the gated delta net, per value head.
 
     x, gate: [..., head_dim]
     weight:  [head_dim] f32
     returns  [..., head_dim]  x's type
     """
-    normed = F.rms_norm(x.float(), (x.shape[-1],), weight, eps) * F.silu(gate.float())
+    normed = F.rms_norm(x.float(), (x.shape[-1],), weight, eps) * silu(gate.float())
     return normed.to(x.dtype)

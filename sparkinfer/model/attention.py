@@ -11,7 +11,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kernels.reference.paged_attention import attend
 from kernels.reference.rms_norm import rms_norm
 from kernels.reference.store_kv import store_kv
 from sparkinfer.checkpoint.hparams import HParams
@@ -71,8 +70,9 @@ class Attention(Module):
         k_cache, v_cache = step.kv_cache.layer(self._layer)
         kv_scales = step.kv_cache.scales(self._layer)
         store_kv(k, v, k_cache, v_cache, step.batch.slot_mapping, kv_scales)
-        out = attend(q, k_cache, v_cache, step.attention[self._layer_type], self._scale, kv_scales).flatten(1)
-        return self.attn_output(out if gate is None else out * torch.sigmoid(gate))
+        out = self.numerics.attend(q, k_cache, v_cache, step.attention[self._layer_type], self._scale, kv_scales)
+        out = out.flatten(1)
+        return self.attn_output(out if gate is None else out * self.numerics.sigmoid(gate))
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Queries and keys together, values, and the gate.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Literal
 
 from torch import Tensor
 
-from kernels.reference.activation import silu_and_mul
+from kernels.reference.activation import activate_and_mul
 from sparkinfer.checkpoint.hparams import HParams
 from sparkinfer.model.linear import Linear, fuse
 from sparkinfer.model.module import Module
@@ -15,8 +15,8 @@ from sparkinfer.model.module import Module
 class FeedForward(Module):
     """Gated feed-forward with SiLU (SwiGLU) or another gated activation."""
 
-    def __init__(self, hparams: HParams, activation: Callable[[Tensor], Tensor] = silu_and_mul) -> None:
-        self._activation = activation
+    def __init__(self, hparams: HParams, activation: Literal["silu", "gelu_tanh"] = "silu") -> None:
+        self._is_gelu = activation == "gelu_tanh"
         self.ffn_gate = Linear(hparams.hidden_size, hparams.ffn_size)
         self.ffn_up = Linear(hparams.hidden_size, hparams.ffn_size)
         self.ffn_down = Linear(hparams.ffn_size, hparams.hidden_size)
@@ -27,4 +27,5 @@ class FeedForward(Module):
 
     def __call__(self, x: Tensor) -> Tensor:
         """x: [num_tokens, hidden_size] -> [num_tokens, hidden_size]."""
-        return self.ffn_down(self._activation(self._gate_up(x)))
+        activation = self.numerics.gelu_tanh if self._is_gelu else self.numerics.silu
+        return self.ffn_down(activate_and_mul(self._gate_up(x), activation))

@@ -6,11 +6,10 @@ Knows its projections and layer index; never which sequence a state slot belongs
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from kernels.reference.causal_conv1d import causal_conv1d
-from kernels.reference.gated_delta_rule import gated_delta_rule, l2_normalize
+from kernels.reference.gated_delta_rule import l2_normalize
 from kernels.reference.rms_norm import gated_rms_norm
 from sparkinfer.checkpoint.hparams import HParams
 from sparkinfer.model.linear import Linear, fuse
@@ -76,10 +75,11 @@ class GatedDeltaNet(Module):
         )
         conv_state, state = step.state_pool.layer(self._layer)
         slots = step.batch.state_slots
-        q, k, v = self._heads(causal_conv1d(qkv, self.ssm_conv1d.weight, conv_state, slots, step.conv))
-        g = self.ssm_a * F.softplus(alpha + self.ssm_dt.bias)
-        out = gated_delta_rule(q, k, v, g, torch.sigmoid(beta), state, slots, step.batch.query_lens)
-        out = gated_rms_norm(out, gate.view(out.shape), self.ssm_norm.weight, self._eps)
+        numerics = self.numerics
+        q, k, v = self._heads(causal_conv1d(qkv, self.ssm_conv1d.weight, conv_state, slots, step.conv, numerics.silu))
+        g = self.ssm_a * numerics.softplus(alpha + self.ssm_dt.bias)
+        out = numerics.gated_delta_rule(q, k, v, g, numerics.sigmoid(beta), state, slots, step.batch.query_lens)
+        out = gated_rms_norm(out, gate.view(out.shape), self.ssm_norm.weight, self._eps, numerics.silu)
         return self.ssm_out(out.flatten(1))
 
     def _heads(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -8,7 +8,6 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
-from kernels.reference.activation import gelu_tanh_and_mul
 from sparkinfer.checkpoint.hparams import HParams
 from sparkinfer.model.attention import Attention, AttentionVariant
 from sparkinfer.model.block import SandwichBlock
@@ -28,7 +27,7 @@ class Gemma3(Transformer):
             SandwichBlock(
                 hparams,
                 Attention(hparams, layer, ropes[layer_type], VARIANT),
-                FeedForward(hparams, gelu_tanh_and_mul),
+                FeedForward(hparams, "gelu_tanh"),
                 hparams.rms_norm_eps,
             )
             for layer, layer_type in enumerate(hparams.layer_types)

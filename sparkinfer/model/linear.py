@@ -22,7 +22,7 @@ class Linear(Module):
 
     def __call__(self, x: Tensor) -> Tensor:
         """x: [num_tokens, in_features] -> [num_tokens, out_features]."""
-        return F.linear(x, self.weight, self.bias)
+        return self.numerics.linear(x, self.weight, self.bias)
 
 
 class Embedding(Module):

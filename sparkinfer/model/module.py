@@ -10,6 +10,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from kernels.reference.numerics import FAST, Numerics
+
 # The two parts of a block exist for the reader; GGUF names do not mention them (blk.3.attn_q, not blk.3.mixer.attn_q).
 _UNNAMED_PARTS = ("mixer", "feed_forward")
 
@@ -20,7 +22,12 @@ def unloaded(*shape: int) -> Tensor:
 
 
 class Module:
-    """A node of the tree: its attributes are tensors, modules, or lists of modules."""
+    """A node of the tree: its attributes are tensors, modules, or lists of modules.
+
+    numerics: how it computes; the same for all modules of a model
+    """
+
+    numerics: Numerics = FAST
 
     def unloaded_tensors(self, prefix: str = "") -> Iterator[tuple[str, Module, str]]:
         """(GGUF name, owning module, attribute) of every tensor that is still to be loaded."""

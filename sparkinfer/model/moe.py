@@ -10,7 +10,7 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
-from kernels.reference.activation import silu_and_mul
+from kernels.reference.activation import activate_and_mul
 from kernels.reference.moe import moe, route
 from sparkinfer.checkpoint.hparams import HParams
 from sparkinfer.model.linear import Linear, fuse
@@ -71,8 +71,9 @@ class MixtureOfExperts(Module):
     def __call__(self, x: Tensor) -> Tensor:
         """x: [num_tokens, hidden_size] -> [num_tokens, hidden_size]."""
         weights, expert_ids = route(self.ffn_gate_inp(x), self._top_k)
-        out = moe(x, self._gate_up_exps, self.ffn_down_exps.weight, weights, expert_ids)
+        out = moe(x, self._gate_up_exps, self.ffn_down_exps.weight, weights, expert_ids, self.numerics)
         if self._has_shared_expert:
-            gate = torch.sigmoid(x @ self.ffn_gate_inp_shexp.weight)[:, None]
-            out = out + gate * self.ffn_down_shexp(silu_and_mul(self._gate_up_shexp(x)))
+            numerics = self.numerics
+            gate = numerics.sigmoid(numerics.row_dot(x, self.ffn_gate_inp_shexp.weight))[:, None]
+            out = out + gate * self.ffn_down_shexp(activate_and_mul(self._gate_up_shexp(x), numerics.silu))
         return out

@@ -5,13 +5,14 @@ Knows rows, slots and positions; never weights.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
 from kernels.reference.causal_conv1d import ConvPlan, conv_plan
-from kernels.reference.paged_attention import AttentionGroup, attention_plan
+from kernels.reference.numerics import Numerics
 from sparkinfer.checkpoint.hparams import HParams
 from sparkinfer.engine.kv_cache import KVCache
 from sparkinfer.engine.state_pool import StatePool
@@ -26,26 +27,27 @@ class Step:
     batch: ForwardBatch
     kv_cache: KVCache
     state_pool: StatePool
-    attention: Mapping[str, Sequence[AttentionGroup]]  # layer type -> rows of the KV pool to read
+    attention: Mapping[str, Any]                       # layer type -> what numerics.attend wants to know
     angles: Mapping[str, tuple[Tensor, Tensor]]        # layer type -> cos and sin, [num_tokens, n_rot / 2] each
     conv: ConvPlan | None                              # hybrid models only
 
 
 def plan_step(
-    batch: ForwardBatch, kv_cache: KVCache, state_pool: StatePool, hparams: HParams, ropes: Mapping[str, Rope]
+    batch: ForwardBatch, kv_cache: KVCache, state_pool: StatePool, hparams: HParams, ropes: Mapping[str, Rope],
+    numerics: Numerics,
 ) -> Step:
     """Work out the shared tables and zero the recurrent state of sequences that start in this step.
 
     ropes: layer type -> its rotary embedding; a type without one has no positions
     """
-    attention: dict[str, Sequence[AttentionGroup]] = {}
+    attention: dict[str, Any] = {}
     conv = None
     for layer_type in dict.fromkeys(hparams.layer_types):
         if layer_type == "gated_delta_net":
             conv = conv_plan(batch.query_lens, hparams.ssm_conv_kernel, batch.input_ids.device)
             _reset_new_sequences(batch, state_pool)
             continue
-        attention[layer_type] = attention_plan(
+        attention[layer_type] = numerics.attention_plan(
             batch.block_tables,
             batch.query_lens,
             batch.context_lens_cpu,

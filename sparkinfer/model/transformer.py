@@ -46,7 +46,7 @@ class Transformer(Module):
 
         returns [num_logits, vocab_size] f32, row i for row batch.logits_indices[i] of the step
         """
-        step = plan_step(batch, kv_cache, state_pool, self.hparams, self.ropes)
+        step = plan_step(batch, kv_cache, state_pool, self.hparams, self.ropes, self.numerics)
         x = self.embed(batch.input_ids)
         for block in self.blk:
             x = block(x, step)
