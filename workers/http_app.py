@@ -78,7 +78,7 @@ class HttpApp:
         if handler is None:
             raise RequestError(405, f"{method[:32]} is not allowed here; use {', '.join(methods)}")
         if route not in _OPEN_ROUTES:
-            self._keys.check(exchange.header("authorization"), exchange.header("x-api-key"))
+            exchange.client_id = self._keys.check(exchange.header("authorization"), exchange.header("x-api-key"))
         return await handler(exchange)
 
     def _allow(self, route: str) -> str:

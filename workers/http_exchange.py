@@ -76,6 +76,7 @@ class Exchange:
         self.path = path
         self.received_at = time.monotonic()
         self.request_id = ""
+        self.client_id = 0  # which API key it came with, 0 where none is asked for
         self.common_headers: Headers = []  # of the response, whatever it is
         self.sent_status = 200  # of a response that the route sent itself
         self.usage: Usage | None = None  # of a generation, once it is accepted

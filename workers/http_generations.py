@@ -109,7 +109,7 @@ class Generations:
         error: RequestError | None = RequestError(500, "Internal error")  # unless it ends in another way
         try:
             info = self.accepting()
-            generation = parse(await exchange.json_object(), info, self._request_ids.new)
+            generation = parse(await exchange.json_object(), info, self._request_ids.new).of_client(exchange.client_id)
             reply = make_reply(secrets.token_hex(12), int(time.time()), info, generation)
             body: StreamBody | WholeBody
             if generation.stream:

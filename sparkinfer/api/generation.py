@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+
+import msgspec
 
 from sparkinfer.api.schema import Object, read_bool, read_object
 from sparkinfer.request import Request, RequestId
@@ -19,6 +22,11 @@ class Generation:
     stream: bool
     include_usage: bool  # a stream ends with a usage chunk whatever the server's own setting
     exclude_reasoning: bool = False
+
+    def of_client(self, client_id: int) -> Generation:
+        """The same, known to come from this client."""
+        requests = tuple(msgspec.structs.replace(request, client_id=client_id) for request in self.requests)
+        return dataclasses.replace(self, requests=requests)
 
     @property
     def num_choices(self) -> int:

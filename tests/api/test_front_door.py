@@ -119,6 +119,16 @@ def test_keys(locked: AppServer, headers: dict[str, str], status: int) -> None:
         assert response.json()["error"]["code"] == "invalid_api_key"
 
 
+def test_requests_carry_their_key_as_a_number(locked: AppServer) -> None:
+    while not locked.pool.submitted.empty():
+        locked.pool.submitted.get()
+    for key in ("alpha", "beta", "alpha"):
+        httpx.post(f"{locked.url}/llm/v2{CHAT}", headers={"x-api-key": key}, json=BODY | {"priority": -3})
+    first, second, third = (locked.pool.submitted.get(timeout=10) for _ in range(3))
+    assert first.client_id == third.client_id != second.client_id
+    assert all(0 < request.client_id < 2**63 and request.priority == -3 for request in (first, second, third))
+
+
 @pytest.mark.parametrize("path", ["/v1/models", "/llm/v2x/v1/models", "/llm", "/", "/llm/v1/models"])
 def test_nothing_outside_the_prefix(locked: AppServer, path: str) -> None:
     assert httpx.get(locked.url + path).status_code == 404

@@ -138,3 +138,10 @@ def test_stop_token_ids_and_ignore_eos() -> None:
 @pytest.mark.parametrize("ids", [[1000], [-1], ["1"], [1.0], [True], list(range(65)), 5])
 def test_stop_token_ids_out_of_range(ids: object) -> None:
     assert str(refused(chat, {"stop_token_ids": ids}).param).startswith("stop_token_ids")
+
+
+@pytest.mark.parametrize("make", [chat, completion])
+def test_priority_is_an_integer_within_bounds(make: Any) -> None:
+    assert [make(body).requests[0].priority for body in ({}, {"priority": -100}, {"priority": 100})] == [0, -100, 100]
+    for bad in (-101, 101, 1.5, "1", True):
+        assert refused(make, {"priority": bad}).param == "priority"
