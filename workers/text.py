@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import secrets
 from collections.abc import Sequence
@@ -73,7 +74,7 @@ class TextWorker:
             elif isinstance(message, Abort):
                 self._abort(message.request_id)
             elif isinstance(message, Count | Detokenize):
-                self._spawn(self._answer(message))
+                self._spawn(self._answer(message), message.request_id, message.reply_to)
             elif isinstance(message, PeerUp):
                 self._peer_up(message)
             elif isinstance(message, PeerDown):
@@ -85,12 +86,26 @@ class TextWorker:
         if self._context.peers.is_dead(f"http-{message.reply_to}", message.generation):
             return
         self._requests[request.request_id] = OpenRequest(request, message.reply_to)
-        self._spawn(self._encode_and_generate(request))
+        self._spawn(self._encode_and_generate(request), request.request_id, message.reply_to)
 
-    def _spawn(self, coroutine: Any) -> None:
+    def _spawn(self, coroutine: Any, request_id: RequestId, reply_to: int) -> None:
         task = self._loop.create_task(coroutine)
         self._encoding.add(task)
-        task.add_done_callback(self._encoding.discard)
+        task.add_done_callback(functools.partial(self._on_encoded, request_id, reply_to))
+
+    def _on_encoded(self, request_id: RequestId, reply_to: int, task: asyncio.Task[None]) -> None:
+        """The boundary of one prompt: a bug that a template or a text brings out costs its own request an answer.
+
+        Here and not in an `except`: a panic of the tokenizer's native code is no Exception.
+        """
+        self._encoding.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is None:
+            return
+        log.error("request %d: its prompt could not be encoded", request_id, exc_info=error)
+        self._abort(request_id)
+        self._outlets.emit(reply_to, failed(request_id, RequestError(500, "the prompt could not be encoded")))
+        self.publish()
 
     async def _encode_and_generate(self, request: Request) -> None:
         try:
