@@ -8,16 +8,12 @@ from typing import Any
 from sparkinfer.checkpoint.file_type import quantization_name
 from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.checkpoint.hparams import HParams
+from sparkinfer.checkpoint.sampling_defaults import sampling_defaults
 from sparkinfer.config import ModelConfig
 
 
 def service_info(config: ModelConfig, gguf: GGUFFile, hparams: HParams, max_model_len: int) -> dict[str, Any]:
     """max_model_len: tokens of prompt and answer that the pools have room for."""
-    sampling = {
-        key: gguf.metadata[f"general.sampling.{name}"]
-        for key, name in (("temperature", "temp"), ("top_k", "top_k"), ("top_p", "top_p"), ("min_p", "min_p"))
-        if f"general.sampling.{name}" in gguf.metadata
-    }
     return {
         "model": config.name or gguf.path.stem.lower(),
         "max_model_len": max_model_len,
@@ -27,5 +23,5 @@ def service_info(config: ModelConfig, gguf: GGUFFile, hparams: HParams, max_mode
         "quantization": quantization_name(gguf.metadata),
         "reasoning": "<think>" in str(gguf.metadata.get("tokenizer.chat_template", "")),
         "created": config.created or int(Path(gguf.path).stat().st_mtime),
-        "sampling_defaults": sampling,
+        "sampling_defaults": sampling_defaults(gguf.metadata, gguf.path),
     }
