@@ -70,6 +70,7 @@ class ModelConfig:
     max_model_len: int = _limited(0, low=0, high=2**24)        # tokens; 0: the model's own context length
     max_output_tokens: int = _limited(4096, low=1, high=2**24)
     created: int = _limited(0, low=0, high=2**40)              # Unix time shown by /v1/models
+    sampling_defaults: str = _limited("generation_config", choices=("generation_config", "greedy"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,7 @@ class EngineConfig:
     block_size: int = _limited(16, low=1, high=256)        # tokens per KV block
     kv_cache_gib: float = _limited(0.0, low=0, high=4096)  # 0: what max_num_seqs contexts need, within memory
     kv_dtype: str = _limited("auto", choices=("auto", "f32", "bf16", "int8"))  # "auto": f32 on the CPU, else bf16
+    deterministic: bool = False                # the same bits whatever else runs; greedy where a request says nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +171,8 @@ ENVIRONMENT = {
     "SPARKINFER_CACHE": ("model", "cache_dir"),
     "SPARKINFER_MAX_OUTPUT_TOKENS": ("model", "max_output_tokens"),
     "SPARKINFER_MODEL_CREATED": ("model", "created"),
+    "SPARKINFER_SAMPLING_DEFAULTS": ("model", "sampling_defaults"),
+    "SPARKINFER_DETERMINISTIC": ("engine", "deterministic"),
     "SPARKINFER_KV_INT8": ("engine", "kv_dtype"),
     "SPARKINFER_SCHED_POLICY": ("scheduler", "policy"),
     "SPARKINFER_BATCH_TOKENS": ("scheduler", "max_num_batched_tokens"),

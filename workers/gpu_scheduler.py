@@ -235,13 +235,15 @@ def _torch_runner(context: WorkerContext, gguf: GGUFFile, hparams: HParams) -> t
     device = choose_device(config.engine.device)
     torch.set_num_threads(config.engine.threads or len(os.sched_getaffinity(0)))
     dtype = choose_kv_dtype(config.engine.kv_dtype, hparams, device)
+    if is_covered(gguf, hparams, device, config.engine.deterministic):
+        return boot_cuda_runner(context, gguf, hparams, device, lambda size, free: _plan(config, hparams, size, free))
     status.phase = BootPhase.LOADING_WEIGHTS
 
     def progress(done: int, total: int) -> None:
         status.set_progress(done, total)
         status.beat()
 
-    model = load_model(gguf, hparams, device, progress)
+    model = load_model(gguf, hparams, device, progress, config.engine.deterministic)
     status.set_progress(0, 0)
     status.phase = BootPhase.ALLOCATING
     free = free_host_memory() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
@@ -278,7 +280,9 @@ def _body(context: WorkerContext) -> None:
     scheduler = Scheduler(config.scheduler, _cache(config, hparams, plan), plan.max_model_len)
     sink = RingSink(context)
     engine = Engine(scheduler, runner, sink, frozenset())
-    context.board.write_service_info(msgspec.json.encode(service_info(config.model, gguf, hparams, plan.max_model_len)))
+    is_greedy = config.engine.deterministic or config.model.sampling_defaults == "greedy"
+    info = service_info(config.model, gguf, hparams, plan.max_model_len, is_greedy)
+    context.board.write_service_info(msgspec.json.encode(info))
     GpuScheduler(context, engine, sink, plan.num_blocks).run()
 
 

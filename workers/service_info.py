@@ -12,8 +12,13 @@ from sparkinfer.checkpoint.sampling_defaults import sampling_defaults
 from sparkinfer.config import ModelConfig
 
 
-def service_info(config: ModelConfig, gguf: GGUFFile, hparams: HParams, max_model_len: int) -> dict[str, Any]:
-    """max_model_len: tokens of prompt and answer that the pools have room for."""
+def service_info(
+    config: ModelConfig, gguf: GGUFFile, hparams: HParams, max_model_len: int, is_greedy: bool
+) -> dict[str, Any]:
+    """max_model_len: tokens of prompt and answer that the pools have room for.
+
+    is_greedy: requests that say nothing are greedy, whatever the file advises
+    """
     return {
         "model": config.name or gguf.path.stem.lower(),
         "max_model_len": max_model_len,
@@ -23,5 +28,5 @@ def service_info(config: ModelConfig, gguf: GGUFFile, hparams: HParams, max_mode
         "quantization": quantization_name(gguf.metadata),
         "reasoning": "<think>" in str(gguf.metadata.get("tokenizer.chat_template", "")),
         "created": config.created or int(Path(gguf.path).stat().st_mtime),
-        "sampling_defaults": sampling_defaults(gguf.metadata, gguf.path),
+        "sampling_defaults": {"temperature": 0.0} if is_greedy else sampling_defaults(gguf.metadata, gguf.path),
     }

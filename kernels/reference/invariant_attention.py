@@ -139,5 +139,5 @@ class TiledAttention:
 
 
 def _by_head(x: Tensor) -> Tensor:
-    """[num_seqs, num_tiles, KEY_TILE, heads, head_dim] -> [num_seqs, heads, num_tiles, KEY_TILE, head_dim], contiguous."""
+    """[num_seqs, num_tiles, KEY_TILE, heads, head_dim] -> [num_seqs, heads, num_tiles, KEY_TILE, head_dim]; copied."""
     return x.permute(0, 3, 1, 2, 4).contiguous()

@@ -9,17 +9,19 @@ from kernels.reference.invariant_matmul import InvariantMatmul, RowsDependError
 from kernels.reference.invariant_numerics import invariant_numerics
 from sparkinfer.errors import ConfigError
 from sparkinfer.model.linear import Linear
-from sparkinfer.model.moe import Experts, MixtureOfExperts
 from sparkinfer.model.module import Module
+from sparkinfer.model.moe import Experts, MixtureOfExperts
 
 
-def make_deterministic(model: Module) -> None:
+def make_deterministic(model: Module, device: torch.device) -> None:
     """From now on a token's logits have the same bits whatever else runs, however its prompt is cut into steps, and
     whether it was decoded or prefilled.
 
     That holds for one build, model, number of threads (torch.set_num_threads, to be called before) and machine type.
-    Raises ConfigError where this machine's matrix library cannot do it.
+    Raises ConfigError where this machine's matrix library cannot do it, and on an accelerator.
     """
+    if device.type != "cpu":
+        raise ConfigError(f"[engine] deterministic = true: not yet on {device.type}; allowed: with device = \"cpu\"")
     matmul = InvariantMatmul()
     numerics = invariant_numerics(matmul)
     try:

@@ -13,6 +13,7 @@ from sparkinfer.engine.kv_cache import KVCache
 from sparkinfer.engine.state_pool import StatePool
 from sparkinfer.errors import CheckpointError
 from sparkinfer.model.architectures import ARCHITECTURES
+from sparkinfer.model.determinism import make_deterministic
 from sparkinfer.model.forward_batch import ForwardBatch
 from sparkinfer.model.loader import Progress, load_tensors
 
@@ -26,10 +27,13 @@ class Model(Protocol):
         """Run one step: stores keys, values and states, returns logits [num_logits, vocab_size] f32."""
 
 
-def load_model(gguf: GGUFFile, hparams: HParams, device: torch.device, progress: Progress) -> Model:
+def load_model(
+    gguf: GGUFFile, hparams: HParams, device: torch.device, progress: Progress, is_deterministic: bool = False
+) -> Model:
     """Build the model that the checkpoint holds and load its weights onto `device`.
 
     progress(bytes_done, bytes_total) is called after every tensor.
+    is_deterministic: see make_deterministic
     Raises CheckpointError for an unknown architecture, or a missing, unexpected or wrongly shaped tensor.
     """
     architecture = ARCHITECTURES.get(hparams.architecture)
@@ -38,4 +42,6 @@ def load_model(gguf: GGUFFile, hparams: HParams, device: torch.device, progress:
         raise CheckpointError(f"{gguf.path}: architecture {hparams.architecture!r} is not supported; known: {known}")
     model = architecture(hparams, gguf.tensors.keys(), device)
     load_tensors(model, gguf, hparams, device, progress)
+    if is_deterministic:
+        make_deterministic(model, device)
     return model
