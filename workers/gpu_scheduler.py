@@ -235,8 +235,6 @@ def _torch_runner(context: WorkerContext, gguf: GGUFFile, hparams: HParams) -> t
     device = choose_device(config.engine.device)
     torch.set_num_threads(config.engine.threads or len(os.sched_getaffinity(0)))
     dtype = choose_kv_dtype(config.engine.kv_dtype, hparams, device)
-    if is_covered(gguf, hparams, device, config.engine.deterministic):
-        return boot_cuda_runner(context, gguf, hparams, device, lambda size, free: _plan(config, hparams, size, free))
     status.phase = BootPhase.LOADING_WEIGHTS
 
     def progress(done: int, total: int) -> None:
