@@ -1,5 +1,7 @@
 """residual += sum_s weight_s * down_s h_s over a token's expert slots, and the next layer's input, in one launch.
 
+Weights: softmax over the chosen logits; the shared expert's is the sigmoid of its gate's logit.
+
 One program walks all slots of one token for 16 rows, so the sum has a fixed order and needs no atomics.
 Bytes moved: the down planes of the chosen experts once per token. Accumulation as in `quant_gemv`.
 Reference:   kernels/reference/quant_moe.py
@@ -14,15 +16,14 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.launch import RowTile, block_tile, has_dp4a
-from kernels.moe_gate_up import Routing
 from kernels.quant_dot import dot_chunk, emit_block, load_tile, unpack_scales, unpack_words
 from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
 
 
 @triton.jit
 def _slots(
-    FMT: tl.constexpr, q_ptr, h_ptr, s_ptr, d_ptr, local, ids_ptr, weights_ptr, x_ptr, xs_ptr, xm_ptr, first_slot,
-    SLOTS: tl.constexpr, ROUTED: tl.constexpr, N: tl.constexpr, FFN: tl.constexpr, W: tl.constexpr, RT: tl.constexpr,
+    FMT: tl.constexpr, q_ptr, h_ptr, s_ptr, d_ptr, local, ids_ptr, logits_ptr, x_ptr, xs_ptr, xm_ptr, first_slot,
+    SLOTS: tl.constexpr, SPAN: tl.constexpr, ROUTED: tl.constexpr, N: tl.constexpr, FFN: tl.constexpr, W: tl.constexpr, RT: tl.constexpr,
     T: tl.constexpr, NATIVE: tl.constexpr,
 ):
     """sum over SLOTS slots of weight * (down h), [W, RT] f32, for rows `local`; chunks of all slots end to end."""
@@ -31,65 +32,83 @@ def _slots(
     zero = tl.arange(0, W) * 0
     # Ids first, then every load that depends on them, then the arithmetic: one latency each, not one per step.
     bases = ()
-    scores = ()
+    logits = ()
     for step in tl.static_range(STEPS):
         place = step * T + tl.arange(0, T)
         slot_tile = tl.minimum(place // PER_SLOT, SLOTS - 1)[:, None, None] + zero[None, :, None]
         if ROUTED:
-            bases = bases + (tl.load(ids_ptr + slot_tile).to(tl.int64) * N,)
+            ids = tl.load(ids_ptr + slot_tile)
+            bases = bases + (ids.to(tl.int64) * N,)
+            logits = logits + (logits_ptr + ids,)
         else:
             bases = bases + (slot_tile.to(tl.int64) * 0,)
-        score = tl.load(weights_ptr + first_slot + slot_tile)
-        scores = scores + (tl.where((place < SLOTS * PER_SLOT)[:, None, None], score, 0.0),)
+            logits = logits + (logits_ptr + slot_tile * 0,)
     tiles = ()
     for step in tl.static_range(STEPS):
         chunk = (step * T + tl.arange(0, T)) % PER_SLOT
         rows = bases[step] + local[None, :, :].to(tl.int64)
         tiles = tiles + (load_tile(FMT, q_ptr, h_ptr, s_ptr, d_ptr, rows, chunk, FFN),)
+    if ROUTED:
+        # every slot's logit in each lane: [1, W, SPAN]
+        every = tl.arange(0, SPAN)[None, None, :]
+        ids = tl.load(ids_ptr + every + zero[None, :, None], mask=every < SLOTS, other=0)
+        chosen = tl.load(logits_ptr + ids, mask=every < SLOTS, other=float("-inf"))
+        largest = tl.max(chosen, axis=2)[:, :, None]
+        inverse = 1.0 / tl.sum(tl.exp(chosen - largest), axis=2)[:, :, None]
     total = tl.zeros((T, W, RT), tl.float32)
     for step in tl.static_range(STEPS):
         place = step * T + tl.arange(0, T)
+        logit = tl.load(logits[step])
+        if ROUTED:
+            score = tl.exp(logit - largest) * inverse
+        else:
+            score = 1.0 / (1.0 + tl.exp(-logit))
+        if STEPS * T > SLOTS * PER_SLOT:
+            score = tl.where((place < SLOTS * PER_SLOT)[:, None, None], score, 0.0)
         slot = tl.minimum(place // PER_SLOT, SLOTS - 1)
         low, high = unpack_words(FMT, tiles[step], NATIVE)
         scale, scale_high, minimum = unpack_scales(FMT, tiles[step])
         product = dot_chunk(FMT, low, high, scale, scale_high, minimum, x_ptr, xs_ptr, xm_ptr, place % PER_SLOT,
                             first_slot + slot, zero, FFN, NATIVE)
-        total += product * scores[step]
+        total += product * score
     return tl.sum(total, axis=0)
 
 
 @triton.jit
 def _moe_down_kernel(
-    q_ptr, h_ptr, s_ptr, d_ptr, zq_ptr, zh_ptr, zs_ptr, zd_ptr, x_ptr, xs_ptr, xm_ptr, ids_ptr, weights_ptr,
-    residual_ptr, w_ptr, v_ptr, ys_ptr, ym_ptr, yp_ptr, ss_ptr,
-    FMT: tl.constexpr, SHARED_FMT: tl.constexpr, FFN: tl.constexpr, N: tl.constexpr, TOP_K: tl.constexpr,
-    W: tl.constexpr, RT: tl.constexpr, T: tl.constexpr, SHARED_W: tl.constexpr, SHARED_RT: tl.constexpr,
+    q_ptr, h_ptr, s_ptr, d_ptr, zq_ptr, zh_ptr, zs_ptr, zd_ptr, x_ptr, xs_ptr, xm_ptr, ids_ptr, logits_ptr,
+    stride_logits, residual_ptr, w_ptr, v_ptr, ys_ptr, ym_ptr, yp_ptr, ss_ptr,
+    FMT: tl.constexpr, SHARED_FMT: tl.constexpr, FFN: tl.constexpr, N: tl.constexpr, E: tl.constexpr,
+    TOP_K: tl.constexpr, SPAN: tl.constexpr, W: tl.constexpr, RT: tl.constexpr, T: tl.constexpr, SHARED_W: tl.constexpr, SHARED_RT: tl.constexpr,
     SHARED_T: tl.constexpr, NATIVE: tl.constexpr, PDL: tl.constexpr,
 ):
     block = tl.program_id(0)
     m = tl.program_id(1)
     if PDL:
         gdc_launch_dependents()
+    offs = block * 16 + tl.arange(0, 16)
+    norm = tl.load(w_ptr + offs)
+    if PDL:
         gdc_wait()
     HAS_SHARED: tl.constexpr = SHARED_FMT >= 0
     slots = TOP_K + 1 if HAS_SHARED else TOP_K
     x_ptr += m * slots * (FFN // 4)
     xs_ptr += m * slots * (FFN // 16)
     xm_ptr += m * slots * (FFN // 16)
-    weights_ptr += m * (TOP_K + 1)
+    logits_ptr += m * stride_logits
+    before = tl.load(residual_ptr + m * N + offs)
     local = block * 16 + tl.arange(0, W)[:, None] * RT + tl.arange(0, RT)[None, :]
-    y = _slots(FMT, q_ptr, h_ptr, s_ptr, d_ptr, local, ids_ptr + m * TOP_K, weights_ptr, x_ptr, xs_ptr, xm_ptr, 0,
-               TOP_K, True, N, FFN, W, RT, T, NATIVE)
+    y = _slots(FMT, q_ptr, h_ptr, s_ptr, d_ptr, local, ids_ptr + m * TOP_K, logits_ptr, x_ptr, xs_ptr, xm_ptr, 0,
+               TOP_K, SPAN, True, N, FFN, W, RT, T, NATIVE)
     y = tl.reshape(y, (16,))
     if HAS_SHARED:
         local = block * 16 + tl.arange(0, SHARED_W)[:, None] * SHARED_RT + tl.arange(0, SHARED_RT)[None, :]
-        shared = _slots(SHARED_FMT, zq_ptr, zh_ptr, zs_ptr, zd_ptr, local, ids_ptr, weights_ptr, x_ptr, xs_ptr, xm_ptr,
-                        TOP_K, 1, False, N, FFN, SHARED_W, SHARED_RT, SHARED_T, NATIVE)
+        shared = _slots(SHARED_FMT, zq_ptr, zh_ptr, zs_ptr, zd_ptr, local, ids_ptr, logits_ptr + E, x_ptr, xs_ptr,
+                        xm_ptr, TOP_K, 1, 1, False, N, FFN, SHARED_W, SHARED_RT, SHARED_T, NATIVE)
         y += tl.reshape(shared, (16,))
-    offs = block * 16 + tl.arange(0, 16)
-    y += tl.load(residual_ptr + m * N + offs)
+    y += before
     tl.store(residual_ptr + m * N + offs, y)
-    emit_block(y, block, w_ptr, v_ptr + m * N, ys_ptr + m * (N // 16), ym_ptr + m * (N // 16), yp_ptr + m * N,
+    emit_block(y, block, norm, v_ptr + m * N, ys_ptr + m * (N // 16), ym_ptr + m * (N // 16), yp_ptr + m * N,
                ss_ptr + m * (N // 16), N)
 
 
@@ -100,7 +119,8 @@ def down_tile(quant_format: QuantFormat, ffn: int) -> RowTile:
 
 def moe_down(
     h: QuantActivation,
-    routing: Routing,
+    expert_ids: Tensor,
+    logits: Tensor,
     down: QuantWeight,
     shared_down: QuantWeight | None,
     residual: Tensor,
@@ -112,6 +132,8 @@ def moe_down(
     """The second half of the chosen experts, combined, added to the residual stream and emitted.
 
     h:            [num_tokens * slots, ffn]
+    expert_ids:   [num_tokens, top_k] int32
+    logits:       the router's, as `moe_gate_up` takes them
     down:         [num_experts * hidden, ffn]; shared_down: [hidden, ffn] or None
     residual:     [num_tokens, hidden] f32, changed in place
     norm_weight:  [hidden] f32, weight of the norm that follows
@@ -124,10 +146,10 @@ def moe_down(
     planes = [p for w in (down, shared) for p in (w.quants, w.high, w.scales, w.supers)]
     options = {"launch_pdl": True} if pdl else {}
     _moe_down_kernel[(hidden // 16, num_tokens)](
-        *planes, h.values.view(torch.int32), h.scales, h.sums, routing.expert_ids, routing.weights, residual,
+        *planes, h.values.view(torch.int32), h.scales, h.sums, expert_ids, logits, logits.stride(0), residual,
         norm_weight, out.values, out.scales, out.sums, out.plain, out.square_sums,
         FMT=int(down.format), SHARED_FMT=int(shared.format) if shared_down else -1, FFN=down.num_cols, N=hidden,
-        TOP_K=routing.expert_ids.shape[1], W=tile.row_lanes, RT=tile.rows_per_thread, T=tile.chunks,
+        E=down.num_rows // hidden, TOP_K=expert_ids.shape[1], SPAN=triton.next_power_of_2(expert_ids.shape[1]), W=tile.row_lanes, RT=tile.rows_per_thread, T=tile.chunks,
         SHARED_W=other.row_lanes, SHARED_RT=other.rows_per_thread, SHARED_T=other.chunks, NATIVE=has_dp4a(), PDL=pdl,
         num_warps=tile.num_warps, **options,
     )

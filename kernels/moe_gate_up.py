@@ -1,15 +1,14 @@
 """h = silu(gate x) * (up x) for a token's chosen experts and the shared one, quantised; the choice is made here too.
 
-Every program repeats the choice of its token's experts from the router's logits (one warp, eight rounds of an integer
-maximum), which costs less than a launch. Slot 0 .. top_k - 1 are the routed experts in order of falling weight, slot
-top_k the shared one.
+Every program repeats the choice of its expert from the router's logits: slot s takes s + 1 rounds of an integer maximum
+inside each warp, which costs less than a launch. Keys are the logits' upper bits with the expert's number below, so one
+maximum finds both; logits that differ by less than 2^-14 of their size count as equal, and the lower number wins.
+Slots 0 .. top_k - 1 are the routed experts in order of falling weight, slot top_k the shared one.
 Bytes moved: gate and up planes of the chosen experts once per token. Accumulation as in `quant_gemv`.
 Reference:   kernels/reference/quant_moe.py
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import torch
 import triton
@@ -22,54 +21,31 @@ from kernels.quant_dot import dot_rows, first_tiles, quantize_block, rms_factor
 from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
 
 
-@dataclass(frozen=True, slots=True)
-class Routing:
-    """Which experts each token meets.
-
-    expert_ids:  [num_tokens, top_k] int32, falling weight, the lower id first among equals
-    weights:     [num_tokens, top_k + 1] f32: softmax over the chosen ones, then the shared expert's sigmoid gate
-    """
-
-    expert_ids: Tensor
-    weights: Tensor
-
-
 @triton.jit
-def _choose(logits_ptr, slot, zero, E: tl.constexpr, SPAN: tl.constexpr, TOP_K: tl.constexpr):
-    """The `slot`-th largest of E logits: (id [W] int32, its softmax weight among the TOP_K largest [W] f32)."""
+def _choose(logits_ptr, slot, zero, E: tl.constexpr, SPAN: tl.constexpr):
+    """Number of the `slot`-th largest of E logits, [W] int32."""
+    LOW: tl.constexpr = 32 * SPAN - 1  # SPAN * 32 is a power of two, at least E
     INNER: tl.constexpr = 4 if SPAN >= 4 else SPAN  # what one thread loads at once
     lane = tl.arange(0, 32)[:, None, None, None] + zero[None, :, None, None]
     expert = lane * SPAN + (tl.arange(0, SPAN // INNER) * INNER)[None, None, :, None]
     expert += tl.arange(0, INNER)[None, None, None, :]
     bits = tl.load(logits_ptr + expert, mask=expert < E, other=float("-inf")).to(tl.int32, bitcast=True)
     key = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # orders as the floats do
-    chosen = zero
-    total = zero.to(tl.float32)
-    weight = total
-    largest = total
-    for rank in tl.static_range(TOP_K):
-        best = tl.max(tl.max(tl.max(key, axis=3), axis=2), axis=0)
-        holder = tl.where(key == best[None, :, None, None], expert, 1 << 30)
-        index = tl.min(tl.min(tl.min(holder, axis=3), axis=2), axis=0)
-        key = tl.where(expert == index[None, :, None, None], -(1 << 31), key)
-        logit = (best ^ ((best >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
-        if rank == 0:
-            largest = logit
-        term = tl.exp(logit - largest)
-        total += term
-        chosen = tl.where(slot == rank, index, chosen)
-        weight = tl.where(slot == rank, term, weight)
-    return chosen, weight / total
+    key = (key & ~LOW) | (LOW - expert)
+    best = zero + 0x7FFFFFFF
+    for _ in tl.range(0, slot + 1):
+        rest = tl.where(key < best[None, :, None, None], key, -(1 << 31))
+        best = tl.max(tl.max(tl.max(rest, axis=3), axis=2), axis=0)
+    return LOW - (best & LOW)
 
 
 @triton.jit
 def _gate_up(
-    FMT: tl.constexpr, gq_ptr, gh_ptr, gs_ptr, gd_ptr, uq_ptr, uh_ptr, us_ptr, ud_ptr, row, factor, block,
-    x_ptr, xs_ptr, xm_ptr, v_ptr, ys_ptr, ym_ptr, COLS: tl.constexpr, FFN: tl.constexpr, T: tl.constexpr,
+    FMT: tl.constexpr, gate_tiles, gq_ptr, gh_ptr, gs_ptr, gd_ptr, up_tiles, uq_ptr, uh_ptr, us_ptr, ud_ptr, row, block,
+    x_ptr, xs_ptr, xm_ptr, ss_ptr, eps, v_ptr, ys_ptr, ym_ptr, COLS: tl.constexpr, FFN: tl.constexpr, T: tl.constexpr,
     DEPTH: tl.constexpr, NATIVE: tl.constexpr,
 ):
-    gate_tiles = first_tiles(FMT, gq_ptr, gh_ptr, gs_ptr, gd_ptr, row, COLS, T, DEPTH)
-    up_tiles = first_tiles(FMT, uq_ptr, uh_ptr, us_ptr, ud_ptr, row, COLS, T, DEPTH)
+    factor = rms_factor(ss_ptr, tl.arange(0, row.shape[0]) * 0, eps, COLS)[:, None]
     gate = dot_rows(FMT, gate_tiles, gq_ptr, gh_ptr, gs_ptr, gd_ptr, row, x_ptr, xs_ptr, xm_ptr, xs_ptr, COLS, 1, T,
                     DEPTH, NATIVE)[0] * factor
     up = dot_rows(FMT, up_tiles, uq_ptr, uh_ptr, us_ptr, ud_ptr, row, x_ptr, xs_ptr, xm_ptr, xs_ptr, COLS, 1, T, DEPTH,
@@ -82,48 +58,49 @@ def _gate_up(
 def _moe_gate_up_kernel(
     gq_ptr, gh_ptr, gs_ptr, gd_ptr, uq_ptr, uh_ptr, us_ptr, ud_ptr,
     zq_ptr, zh_ptr, zs_ptr, zd_ptr, yq_ptr, yh_ptr, ys_ptr, yd_ptr,
-    x_ptr, xs_ptr, xm_ptr, ss_ptr, logits_ptr, stride_logits, ids_ptr, weights_ptr, v_ptr, hs_ptr, hm_ptr, eps,
+    x_ptr, xs_ptr, xm_ptr, ss_ptr, logits_ptr, stride_logits, ids_ptr, v_ptr, hs_ptr, hm_ptr, eps,
     FMT: tl.constexpr, SHARED_FMT: tl.constexpr, COLS: tl.constexpr, FFN: tl.constexpr, E: tl.constexpr,
     SPAN: tl.constexpr, TOP_K: tl.constexpr, W: tl.constexpr, RT: tl.constexpr, T: tl.constexpr, DEPTH: tl.constexpr,
     SHARED_W: tl.constexpr, SHARED_RT: tl.constexpr, SHARED_T: tl.constexpr, SHARED_DEPTH: tl.constexpr,
     NATIVE: tl.constexpr, PDL: tl.constexpr,
 ):
     block = tl.program_id(0)
-    slot = tl.program_id(1)
+    slot = tl.num_programs(1) - 1 - tl.program_id(1)  # the shared expert first: its weights need no choice
     m = tl.program_id(2)
     if PDL:
         gdc_launch_dependents()
-        gdc_wait()
     x_ptr += m * (COLS // 4)
     xs_ptr += m * (COLS // 16)
     xm_ptr += m * (COLS // 16)
     ss_ptr += m * (COLS // 16)
     HAS_SHARED: tl.constexpr = SHARED_FMT >= 0
-    logits_ptr += m * stride_logits
-    weights_ptr += m * (TOP_K + 1)
     out = m * (TOP_K + 1 if HAS_SHARED else TOP_K) + slot
     v_ptr += out * FFN
     hs_ptr += out * (FFN // 16)
     hm_ptr += out * (FFN // 16)
     if slot < TOP_K:
+        if PDL:
+            gdc_wait()
         zero = tl.arange(0, W) * 0
-        factor = rms_factor(ss_ptr, zero, eps, COLS)[:, None]
-        expert, weight = _choose(logits_ptr, slot, zero, E, SPAN, TOP_K)
+        expert = _choose(logits_ptr + m * stride_logits, slot, zero, E, SPAN)
+        local = block * 16 + tl.arange(0, W)[:, None] * RT + tl.arange(0, RT)[None, :]
+        row = expert[:, None] * FFN + local
+        gate_tiles = first_tiles(FMT, gq_ptr, gh_ptr, gs_ptr, gd_ptr, row, COLS, T, DEPTH)
+        up_tiles = first_tiles(FMT, uq_ptr, uh_ptr, us_ptr, ud_ptr, row, COLS, T, DEPTH)
         if block == 0:
             tl.store(ids_ptr + m * TOP_K + slot + zero, expert)
-            tl.store(weights_ptr + slot + zero, weight)
-        local = block * 16 + tl.arange(0, W)[:, None] * RT + tl.arange(0, RT)[None, :]
-        _gate_up(FMT, gq_ptr, gh_ptr, gs_ptr, gd_ptr, uq_ptr, uh_ptr, us_ptr, ud_ptr, expert[:, None] * FFN + local,
-                 factor, block, x_ptr, xs_ptr, xm_ptr, v_ptr, hs_ptr, hm_ptr, COLS, FFN, T, DEPTH, NATIVE)
+        _gate_up(FMT, gate_tiles, gq_ptr, gh_ptr, gs_ptr, gd_ptr, up_tiles, uq_ptr, uh_ptr, us_ptr, ud_ptr, row, block,
+                 x_ptr, xs_ptr, xm_ptr, ss_ptr, eps, v_ptr, hs_ptr, hm_ptr, COLS, FFN, T, DEPTH, NATIVE)
     if HAS_SHARED:
         if slot == TOP_K:
-            zero = tl.arange(0, SHARED_W) * 0
-            factor = rms_factor(ss_ptr, zero, eps, COLS)[:, None]
-            if block == 0:
-                tl.store(weights_ptr + TOP_K, 1.0 / (1.0 + tl.exp(-tl.load(logits_ptr + E))))
-            local = block * 16 + tl.arange(0, SHARED_W)[:, None] * SHARED_RT + tl.arange(0, SHARED_RT)[None, :]
-            _gate_up(SHARED_FMT, zq_ptr, zh_ptr, zs_ptr, zd_ptr, yq_ptr, yh_ptr, ys_ptr, yd_ptr, local, factor, block,
-                     x_ptr, xs_ptr, xm_ptr, v_ptr, hs_ptr, hm_ptr, COLS, FFN, SHARED_T, SHARED_DEPTH, NATIVE)
+            row = block * 16 + tl.arange(0, SHARED_W)[:, None] * SHARED_RT + tl.arange(0, SHARED_RT)[None, :]
+            gate_tiles = first_tiles(SHARED_FMT, zq_ptr, zh_ptr, zs_ptr, zd_ptr, row, COLS, SHARED_T, SHARED_DEPTH)
+            up_tiles = first_tiles(SHARED_FMT, yq_ptr, yh_ptr, ys_ptr, yd_ptr, row, COLS, SHARED_T, SHARED_DEPTH)
+            if PDL:
+                gdc_wait()
+            _gate_up(SHARED_FMT, gate_tiles, zq_ptr, zh_ptr, zs_ptr, zd_ptr, up_tiles, yq_ptr, yh_ptr, ys_ptr, yd_ptr,
+                     row, block, x_ptr, xs_ptr, xm_ptr, ss_ptr, eps, v_ptr, hs_ptr, hm_ptr, COLS, FFN, SHARED_T,
+                     SHARED_DEPTH, NATIVE)
 
 
 def expert_tile(quant_format: QuantFormat, num_cols: int) -> RowTile:
@@ -137,7 +114,7 @@ def moe_gate_up(
     gate: QuantWeight,
     up: QuantWeight,
     shared: tuple[QuantWeight, QuantWeight] | None,
-    routing: Routing,
+    expert_ids: Tensor,
     out: QuantActivation,
     eps: float,
     tile: RowTile | None = None,
@@ -149,10 +126,10 @@ def moe_gate_up(
     logits:   [num_tokens, num_experts] f32, one column more (the shared expert's gate) where `shared` is given;
               fastest where rows start at multiples of 16 elements
     gate, up: [num_experts * ffn, hidden]; shared: (gate, up), each [ffn, hidden], or None
-    routing:  written
+    expert_ids: [num_tokens, top_k] int32, written: falling weight
     out:      [num_tokens * slots, ffn] written (values, scales, sums); slots = top_k, one more with `shared`
     """
-    top_k = routing.expert_ids.shape[1]
+    top_k = expert_ids.shape[1]
     num_experts = logits.shape[1] - (shared is not None)
     ffn = gate.num_rows // num_experts
     shared_gate, shared_up = shared or (gate, up)
@@ -162,7 +139,7 @@ def moe_gate_up(
     options = {"launch_pdl": True} if pdl else {}
     _moe_gate_up_kernel[(ffn // 16, top_k + (shared is not None), x.num_tokens)](
         *planes, x.values.view(torch.int32), x.scales, x.sums, x.square_sums, logits, logits.stride(0),
-        routing.expert_ids, routing.weights, out.values, out.scales, out.sums, eps,
+        expert_ids, out.values, out.scales, out.sums, eps,
         FMT=int(gate.format), SHARED_FMT=int(shared_gate.format) if shared else -1, COLS=gate.num_cols, FFN=ffn,
         E=num_experts, SPAN=max(1, triton.next_power_of_2(num_experts) // 32), TOP_K=top_k, W=tile.row_lanes,
         RT=tile.rows_per_thread, T=tile.chunks, DEPTH=tile.depth, SHARED_W=other.row_lanes,

@@ -351,15 +351,15 @@ def quantize_block(x, block, v_ptr, xs_ptr, xm_ptr, COLS: tl.constexpr):
 
 @triton.jit
 def emit_block(
-    x, block, w_ptr, v_ptr, xs_ptr, xm_ptr, xp_ptr, ss_ptr, COLS: tl.constexpr,
+    x, block, norm, v_ptr, xs_ptr, xm_ptr, xp_ptr, ss_ptr, COLS: tl.constexpr,
 ):
     """Write block number `block` of a finished residual row as the next layer's input: weighted, plain and quantised.
 
-    x:       [16] f32, the residual's values
-    w_ptr:   the next norm's weight; the other pointers: the row's planes of a `QuantActivation`
+    x, norm: [16] f32, the residual's values and the next norm's weights there
+    The pointers are the row's planes of a `QuantActivation`.
     """
     offs = block * 16 + tl.arange(0, 16)
-    weighted = x * tl.load(w_ptr + offs)
+    weighted = x * norm
     tl.store(xp_ptr + offs, weighted)
     tl.store(ss_ptr + block, tl.sum(x * x, axis=0))
     quantize_block(weighted, block, v_ptr, xs_ptr, xm_ptr, COLS)

@@ -30,18 +30,22 @@ def _quant_gemv_residual_kernel(
     if PDL:
         gdc_launch_dependents()
     row = block * 16 + tl.arange(0, W)[:, None] * RT + tl.arange(0, RT)[None, :]
+    offs = block * 16 + tl.arange(0, 16)
+    norm = tl.load(w_ptr + offs)
     tiles = first_tiles(FMT, q_ptr, h_ptr, s_ptr, d_ptr, row, COLS, T, DEPTH)
     if PDL:
         gdc_wait()
+    before = ()
+    for m in tl.static_range(M):
+        before = before + (tl.load(residual_ptr + m * N + offs),)
     totals = dot_rows(
         FMT, tiles, q_ptr, h_ptr, s_ptr, d_ptr, row, x_ptr, xs_ptr, xm_ptr, xp_ptr, COLS, M, T, DEPTH, NATIVE,
         GROUP, xq_ptr, eps
     )
-    offs = block * 16 + tl.arange(0, 16)
     for m in tl.static_range(M):
-        y = tl.reshape(totals[m], (16,)) + tl.load(residual_ptr + m * N + offs)
+        y = tl.reshape(totals[m], (16,)) + before[m]
         tl.store(residual_ptr + m * N + offs, y)
-        emit_block(y, block, w_ptr, v_ptr + m * N, ys_ptr + m * (N // 16), ym_ptr + m * (N // 16), yp_ptr + m * N,
+        emit_block(y, block, norm, v_ptr + m * N, ys_ptr + m * (N // 16), ym_ptr + m * (N // 16), yp_ptr + m * N,
                    ss_ptr + m * (N // 16), N)
 
 

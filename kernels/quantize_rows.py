@@ -24,8 +24,9 @@ def _quantize_rows_kernel(
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
-    x = tl.load(x_ptr + m * COLS + block * 16 + tl.arange(0, 16))
-    emit_block(x, block, w_ptr, v_ptr + m * COLS, xs_ptr + m * (COLS // 16), xm_ptr + m * (COLS // 16),
+    offs = block * 16 + tl.arange(0, 16)
+    x = tl.load(x_ptr + m * COLS + offs)
+    emit_block(x, block, tl.load(w_ptr + offs), v_ptr + m * COLS, xs_ptr + m * (COLS // 16), xm_ptr + m * (COLS // 16),
                xp_ptr + m * COLS, ss_ptr + m * (COLS // 16), COLS)
 
 

@@ -32,7 +32,7 @@ Launch = Callable[[], object]
 Variants = dict[str, list[Launch]]
 ROWS = [(4, 1, 4), (4, 2, 2), (4, 2, 4), (4, 4, 2), (8, 2, 4), (2, 2, 4), (8, 1, 4)]  # warps, rows a thread, depth
 BLOCKS = [(4, 32, 4), (8, 32, 2), (8, 32, 4), (8, 64, 2), (8, 64, 4), (16, 32, 2), (16, 64, 2), (16, 64, 4), (16, 128, 2)]
-EXPERTS = [(4, 32, 2), (8, 32, 1), (8, 32, 2), (8, 64, 1), (16, 32, 2), (16, 64, 1)]  # warps, chunks, depth
+EXPERTS = [(4, 32, 2), (4, 64, 1), (8, 32, 1), (8, 32, 2), (8, 64, 1), (16, 32, 2)]  # warps, chunks, depth
 EPS = 1e-6
 
 
@@ -100,21 +100,21 @@ def families(name: str, weights: DecodeWeights, num_seqs: int) -> dict[str, Vari
         logits = torch.randn(num_seqs, -(-experts[0].router.num_rows // 16) * 16, device="cuda")
         slots = shape.top_k + shape.has_shared
         h = random_activation(num_seqs * slots, shape.ffn, "cuda")
-        routing = step._routing(shape.top_k)
+        ids = torch.randint(0, shape.experts, (num_seqs, shape.top_k), dtype=torch.int32, device="cuda")
         view = logits[:, : experts[0].router.num_rows]
         found["gate_up"], found["down"] = {}, {}
         alike = [f for f in experts if f.down.format == experts[0].down.format]
         for warps, chunks, depth in EXPERTS:
             tile = block_tile(shape.gate_up, shape.hidden, warps, chunks, depth)
             found["gate_up"][f"w{warps} c{chunks} d{depth}"] = [
-                lambda f=f, tile=tile: moe_gate_up(hidden, view, f.gate, f.up, f.shared and f.shared[:2], routing, h, EPS,
+                lambda f=f, tile=tile: moe_gate_up(hidden, view, f.gate, f.up, f.shared and f.shared[:2], ids, h, EPS,
                                                    tile, pdl=True)
                 for f in experts
             ]
             if depth == 1 or (warps, chunks) in ((4, 32), (16, 32)):
                 tile = block_tile(alike[0].down.format, 8 * shape.ffn, warps, chunks)
                 found["down"][f"w{warps} c{tile.chunks}"] = [
-                    lambda f=f, tile=tile: moe_down(h, routing, f.down, f.shared and f.shared[2], step.residual, norm,
+                    lambda f=f, tile=tile: moe_down(h, ids, view, f.down, f.shared and f.shared[2], step.residual, norm,
                                                     step.hidden, tile, pdl=True)
                     for f in alike
                 ]

@@ -40,6 +40,8 @@ def _attention(
 ) -> Tensor:
     heads = weights.heads
     projected = quant_gemv(hidden, layer.qkv, weights.eps)
+    if layer.bias is not None:
+        projected = projected + layer.bias
     q, *new = rope_store_kv(projected, heads.num_q_heads, heads.num_kv_heads, heads.head_dim, heads.is_gated,
                             inputs.positions, weights.inv_freq, layer.norms, weights.eps)
     kv, scales = inputs.kv[index], inputs.kv_scales[index]

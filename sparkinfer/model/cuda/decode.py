@@ -14,7 +14,7 @@ from torch import Tensor
 from kernels.argmax import argmax
 from kernels.gated_delta_step import gated_delta_step
 from kernels.moe_down import moe_down
-from kernels.moe_gate_up import Routing, moe_gate_up
+from kernels.moe_gate_up import moe_gate_up
 from kernels.paged_decode import NUM_SPLITS, PagedKV, paged_decode
 from kernels.quant_embedding import quant_embedding
 from kernels.quant_format import QuantActivation
@@ -78,7 +78,7 @@ class DecodeStep:
         self.query = torch.empty(num_seqs, heads.num_q_heads, heads.head_dim, dtype=torch.float32, device=device)
         partial = torch.empty(num_seqs, heads.num_q_heads, NUM_SPLITS, heads.head_dim, dtype=torch.float32, device=device)
         self.workspace = (partial, torch.empty(partial.shape[:3], dtype=torch.float32, device=device))
-        self._scratch: dict[tuple[str, int, int], Tensor | QuantActivation | Routing] = {}
+        self._scratch: dict[tuple[str, int, int], Tensor | QuantActivation] = {}
         self._num_seqs = num_seqs
         self._device = device
 
@@ -138,11 +138,11 @@ class DecodeStep:
         quant_gemv(self.hidden, [ffn.router], self.weights.eps, out=logits, pdl=self.pdl)
         slots = ffn.top_k + (ffn.shared is not None)
         h = self._activation("experts", self._num_seqs * slots, ffn.down.num_cols)
-        routing = self._routing(ffn.top_k)
+        expert_ids = self._expert_ids(ffn.top_k)
         shared = None if ffn.shared is None else ffn.shared[:2]
-        moe_gate_up(self.hidden, logits, ffn.gate, ffn.up, shared, routing, h, self.weights.eps, pdl=self.pdl)
+        moe_gate_up(self.hidden, logits, ffn.gate, ffn.up, shared, expert_ids, h, self.weights.eps, pdl=self.pdl)
         shared_down = None if ffn.shared is None else ffn.shared[2]
-        moe_down(h, routing, ffn.down, shared_down, self.residual, next_norm, self.hidden, pdl=self.pdl)
+        moe_down(h, expert_ids, logits, ffn.down, shared_down, self.residual, next_norm, self.hidden, pdl=self.pdl)
 
     def _dense(self, ffn: DenseFFN, next_norm: Tensor) -> None:
         h = self._activation("dense", self._num_seqs, ffn.down.num_cols)
@@ -167,12 +167,10 @@ class DecodeStep:
         assert isinstance(activation, QuantActivation)
         return activation
 
-    def _routing(self, top_k: int) -> Routing:
-        key = ("routing", self._num_seqs, top_k)
+    def _expert_ids(self, top_k: int) -> Tensor:
+        key = ("expert_ids", self._num_seqs, top_k)
         if key not in self._scratch:
-            ids = torch.empty(self._num_seqs, top_k, dtype=torch.int32, device=self._device)
-            weights = torch.empty(self._num_seqs, top_k + 1, dtype=torch.float32, device=self._device)
-            self._scratch[key] = Routing(ids, weights)
-        routing = self._scratch[key]
-        assert isinstance(routing, Routing)
-        return routing
+            self._scratch[key] = torch.empty(self._num_seqs, top_k, dtype=torch.int32, device=self._device)
+        ids = self._scratch[key]
+        assert isinstance(ids, Tensor)
+        return ids
