@@ -39,8 +39,11 @@ class ChatReply:
 
     def delta(self, index: int, content: str, reasoning: str, logprobs: Sequence[TokenLogprob] | None) -> bytes:
         if reasoning and not self._exclude_reasoning:
+            if logprobs and not content:
+                delta = {"reasoning": reasoning, "reasoning_content": reasoning}
+                return sse.event(self._chunk(index, delta, logprobs=chat_logprobs(logprobs)))
             chunk = self._reasoning[index].render(reasoning)
-            return chunk + self.delta(index, content, "", logprobs) if content or logprobs else chunk
+            return chunk + self.delta(index, content, "", logprobs) if content else chunk
         if logprobs:
             return sse.event(self._chunk(index, {"content": content}, logprobs=chat_logprobs(logprobs)))
         return self._content[index].render(content) if content else b""

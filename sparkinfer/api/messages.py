@@ -28,6 +28,7 @@ _COMMON_KEYS = frozenset({"role", "content", "name"})
 _ECHOED_KEYS = frozenset({"refusal", "annotations", "audio", "function_call"})
 _ASSISTANT_KEYS = _COMMON_KEYS | _ECHOED_KEYS | {"reasoning", "reasoning_content", "tool_calls"}
 _TOOL_KEYS = _COMMON_KEYS | {"tool_call_id"}
+_AUDIO_PARTS = frozenset({"input_audio", "audio", "audio_url"})
 _PART_KEYS = frozenset({"type", "text", "cache_control"})
 
 
@@ -44,14 +45,20 @@ def parse_messages(value: Any, path: str = "messages") -> tuple[Message, ...]:
 
 
 def parse_content(value: Any, path: str, *, allow_refusal: bool = False) -> str:
-    """A string, or text parts joined without a separator; other kinds of parts are refused by name."""
+    """A string, or text parts joined without a separator.
+
+    Audio beside text is skipped, as clients that send both expect; other kinds of parts are refused by name.
+    """
     if isinstance(value, str):
         return value
     if not isinstance(value, list):
         fail(path, f"must be a string or an array of parts, not {type_name(value)}")
     if not value:
         fail(path, "must have at least one part")
-    return "".join(_parse_part(part, f"{path}[{i}]", allow_refusal) for i, part in enumerate(value))
+    texts = [_parse_part(part, f"{path}[{i}]", allow_refusal) for i, part in enumerate(value)]
+    if all(text is None for text in texts):
+        fail(f"{path}[0]", "audio is not supported by this model; only text is")
+    return "".join(text for text in texts if text is not None)
 
 
 def _parse_message(value: Any, path: str) -> Message:
@@ -92,7 +99,7 @@ def _parse_assistant(message: Object, path: str) -> Message:
     )
 
 
-def _parse_part(value: Any, path: str, allow_refusal: bool) -> str:
+def _parse_part(value: Any, path: str, allow_refusal: bool) -> str | None:
     part = as_object(value, path)
     kind = read_str(part, "type", path)
     if kind is None:
@@ -100,6 +107,8 @@ def _parse_part(value: Any, path: str, allow_refusal: bool) -> str:
     if kind == "refusal" and allow_refusal:
         reject_unknown(part, ("type", "refusal"), path)
         return as_str(part.get("refusal"), join(path, "refusal"))
+    if kind in _AUDIO_PARTS:
+        return None
     if kind != "text":
         fail(path, f"parts of type {kind[:64]!r} are not supported by this model; only text is")
     reject_unknown(part, _PART_KEYS, path)

@@ -145,3 +145,11 @@ def test_bad_messages_are_located(messages: object, param: str) -> None:
     error = refused(parse_messages, messages)
     assert error.param == param
     assert param in error.message
+
+
+def test_audio_beside_text_is_skipped() -> None:
+    parts = [
+        {"type": "text", "text": "What "}, {"type": "input_audio", "input_audio": {"data": "AA", "format": "wav"}},
+        {"type": "text", "text": "is this?"},
+    ]  # fmt: skip
+    assert parse_messages([{"role": "user", "content": parts}])[0].content == "What is this?"

@@ -117,6 +117,17 @@ def test_reasoning_goes_first_and_under_both_names() -> None:
     assert second["choices"][0]["delta"] == {"content": "answer"}
 
 
+def test_reasoning_carries_its_own_logprobs() -> None:
+    reply = ChatReply("ab", 1, INFO)
+    reply.start(0, "")
+    (event,) = data(reply.delta(0, "", "thought", [TokenLogprob(5, b"thought", -1.0, [])]))
+    choice = event["choices"][0]
+    assert choice["delta"] == {"reasoning": "thought", "reasoning_content": "thought"}
+    assert [entry["token"] for entry in choice["logprobs"]["content"]] == ["thought"]
+    (event,) = data(reply.delta(0, "", "", [TokenLogprob(6, b"", -1.0, [])]))
+    assert event["choices"][0]["delta"] == {"content": ""}
+
+
 def test_excluded_reasoning_never_appears() -> None:
     events, document = play(
         ChatReply("ab", 1, INFO, exclude_reasoning=True), [(0, "", "secret", None), (0, "x", "y", None)]
