@@ -1,4 +1,7 @@
-"""Attention of one new token per sequence over the paged cache (flash-decoding): split along the context, then combined.
+"""An attention layer's decode step between its projections, one token per sequence, over the paged cache (flash-decoding).
+
+Each program rotates its query heads; the one whose share ends the context first writes the new key and value. The context
+is split, then combined.
 
 A split covers a fixed share of its sequence, whatever else is in the batch, and splits are combined in order, so a
 sequence's result does not depend on its neighbours. The combination applies the output gate and quantises.
@@ -18,7 +21,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from kernels.launch import INTERPRETED
 from kernels.quant_dot import quantize_blocks
 from kernels.quant_format import QuantActivation
-from kernels.rope_store_kv import HeadShape
+from kernels.rope_store_kv import HeadShape, rotated_heads, store_row
 
 NUM_SPLITS = 64  # programs per sequence and key head at long contexts: 2 heads fill 132 multiprocessors
 
@@ -53,10 +56,11 @@ def _span(context_len, WINDOW: tl.constexpr, SPLITS: tl.constexpr, TILE: tl.cons
 
 @triton.jit
 def _paged_decode_kernel(
-    q_ptr, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, tables_ptr, stride_table, lens_ptr, partial_ptr, lse_ptr, scale,
+    projected_ptr, stride_m, positions_ptr, inv_freq_ptr, q_norm_ptr, k_norm_ptr, eps, k_ptr, v_ptr, k_scale_ptr,
+    v_scale_ptr, tables_ptr, stride_table, lens_ptr, partial_ptr, lse_ptr, scale,
     H: tl.constexpr, HK: tl.constexpr, D: tl.constexpr, GROUP: tl.constexpr, BLOCK_G: tl.constexpr, TILE: tl.constexpr,
     SPLITS: tl.constexpr, BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr, INT8: tl.constexpr, EXACT: tl.constexpr,
-    PDL: tl.constexpr,
+    Q_STRIDE: tl.constexpr, N_ROT: tl.constexpr, NORM: tl.constexpr, PDL: tl.constexpr,
 ):
     split = tl.program_id(0)
     kv_head = tl.program_id(1)
@@ -74,8 +78,22 @@ def _paged_decode_kernel(
         offs_g = tl.arange(0, BLOCK_G)
         offs_d = tl.arange(0, D)
         head = kv_head * GROUP + offs_g
-        q = tl.load(q_ptr + (m * H + head)[:, None] * D + offs_d[None, :], mask=offs_g[:, None] < GROUP, other=0.0)
+        position = tl.load(positions_ptr + m).to(tl.float32)
+        projected_ptr += m * stride_m
+        used = (offs_g < GROUP)[:, None] & (offs_d >= 0)[None, :]
+        q = rotated_heads(projected_ptr, Q_STRIDE, head, offs_d, position, inv_freq_ptr, q_norm_ptr, eps, used, D, N_ROT,
+                          NORM)
         q = (q * scale).to(DOT)
+        if end == context_len:
+            new = context_len - 1
+            new_block = tl.load(tables_ptr + m * stride_table + new // BLOCK_SIZE).to(tl.int64)
+            new_row = (new_block * BLOCK_SIZE + new % BLOCK_SIZE) * HK + kv_head
+            k_base = projected_ptr + H * Q_STRIDE + kv_head * D
+            new_k = rotated_heads(k_base, 0, tl.arange(0, 1), offs_d, position, inv_freq_ptr, k_norm_ptr, eps,
+                                  (offs_d >= 0)[None, :], D, N_ROT, NORM)
+            store_row(tl.sum(new_k, axis=0), offs_d, k_ptr, k_scale_ptr, new_row, D, INT8)
+            store_row(tl.load(k_base + HK * D + offs_d), offs_d, v_ptr, v_scale_ptr, new_row, D, INT8)
+            tl.debug_barrier()  # this program reads them back
         best = tl.full((BLOCK_G,), float("-inf"), tl.float32)
         total = tl.zeros((BLOCK_G,), tl.float32)
         acc = tl.zeros((BLOCK_G, D), tl.float32)
@@ -135,33 +153,44 @@ def _combine_kernel(
 
 
 def paged_decode(
-    q: Tensor,
+    projected: Tensor,
+    positions: Tensor,
     kv: PagedKV,
     shape: HeadShape,
-    projected: Tensor,
+    inv_freq: Tensor,
+    norms: tuple[Tensor, Tensor] | None,
     workspace: tuple[Tensor, Tensor],
     out: QuantActivation,
+    eps: float,
     tile: int = 64,
+    num_warps: int = 4,
+    num_stages: int = 2,
     pdl: bool = False,
 ) -> None:
-    """softmax(q k^T / sqrt(head_dim)) v per query head, times sigmoid(gate) where the heads are gated, quantised.
+    """Norm and rope of q and k, the new k and v into the cache, softmax(q k^T / sqrt(head_dim)) v per query head, times
+    sigmoid(gate) where the heads are gated, quantised.
 
-    q:          [num_seqs, num_q_heads, head_dim] f32, rotated; head_dim a power of two
-    projected:  [num_seqs, shape.row] f32, read for the gates
+    projected:  [num_seqs, shape.row] f32; head_dim a power of two
+    positions:  [num_seqs] int64; the new token's row of the cache is that of index context_len - 1 in its block table
+    kv:         the new rows are written
+    inv_freq:   [n_rot / 2] f32; norms: ([head_dim] f32 for q, the same for k), or None
     workspace:  ([num_seqs, num_q_heads, NUM_SPLITS, head_dim] f32, [num_seqs, num_q_heads, NUM_SPLITS] f32)
     out:        [num_seqs, num_q_heads * head_dim] values, scales and sums written
     """
-    num_seqs = q.shape[0]
+    num_seqs = projected.shape[0]
     partial, lse = workspace
     group = shape.num_q_heads // shape.num_kv_heads
     k_scale, v_scale = kv.scales or (kv.k, kv.v)
+    q_norm, k_norm = norms or (inv_freq, inv_freq)
     options = {"launch_pdl": True} if pdl else {}
     common = {"H": shape.num_q_heads, "D": shape.head_dim, "TILE": tile, "SPLITS": NUM_SPLITS, "WINDOW": kv.window,
               "PDL": pdl, **options}
     _paged_decode_kernel[(NUM_SPLITS, shape.num_kv_heads, num_seqs)](
-        q, kv.k, kv.v, k_scale, v_scale, kv.block_tables, kv.block_tables.stride(0), kv.context_lens, partial, lse,
-        shape.head_dim**-0.5, HK=shape.num_kv_heads, GROUP=group, BLOCK_G=max(16, triton.next_power_of_2(group)),
-        BLOCK_SIZE=kv.block_size, INT8=kv.scales is not None, EXACT=INTERPRETED, num_warps=4, num_stages=2, **common,
+        projected, projected.stride(0), positions, inv_freq, q_norm, k_norm, eps, kv.k, kv.v, k_scale, v_scale,
+        kv.block_tables, kv.block_tables.stride(0), kv.context_lens, partial, lse, shape.head_dim**-0.5,
+        HK=shape.num_kv_heads, GROUP=group, BLOCK_G=max(16, triton.next_power_of_2(group)), BLOCK_SIZE=kv.block_size,
+        INT8=kv.scales is not None, EXACT=INTERPRETED, Q_STRIDE=shape.q_stride, N_ROT=2 * inv_freq.numel(),
+        NORM=norms is not None, num_warps=num_warps, num_stages=num_stages, **common,
     )
     block_d = min(64, shape.head_dim)
     _combine_kernel[(shape.num_q_heads, shape.head_dim // block_d, num_seqs)](

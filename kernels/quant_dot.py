@@ -279,7 +279,7 @@ def dot_rows(
     sums = ()
     for _ in tl.static_range(M):
         sums = sums + (tl.zeros((T, W, RT), tl.float32),)
-    if STEPS <= 8:
+    if STEPS * M <= 8:
         for step in tl.static_range(STEPS):
             if step + DEPTH < STEPS:
                 tiles = tiles + (

@@ -71,12 +71,17 @@ def _quant_gemv_kernel(
                  xp_ptr, ss_ptr, eps, COLS, M, NUM_WARPS * 32 // T0, RT0, T0, DEPTH0, NORM, NATIVE, PDL)
 
 
-def gemv_tile(quant_format: QuantFormat, num_rows: int, num_cols: int, num_tokens: int, num_warps: int = 4) -> RowTile:
+def gemv_tile(quant_format: QuantFormat, num_rows: int, num_cols: int, num_tokens: int, num_warps: int) -> RowTile:
     """The tile that was fastest on an H200 for such a shape (docs/performance.md)."""
-    depth = max(1, 4 // num_tokens)
     if quant_format == QuantFormat.F32:
-        return row_tile(quant_format, num_cols, num_warps, 1, depth, chunks=32 * num_warps)
-    return row_tile(quant_format, num_cols, num_warps, 2 if num_rows >= 4096 or num_tokens > 1 else 1, depth)
+        return row_tile(quant_format, num_cols, num_warps, 1, max(1, 4 // num_tokens), chunks=32 * num_warps)
+    depth = max(1, (4 if quant_format == QuantFormat.Q8_0 else 2) // num_tokens)
+    return row_tile(quant_format, num_cols, num_warps, 2 if num_rows >= 2048 or num_tokens > 1 else 1, depth)
+
+
+def gemv_warps(weights: Sequence[QuantWeight]) -> int:
+    """Warps a program: one number for all matrices of a launch."""
+    return 8 if weights[0].format == QuantFormat.Q8_0 else 4
 
 
 def quant_gemv(
@@ -101,7 +106,8 @@ def quant_gemv(
     if out is None:
         out = torch.empty(x.num_tokens, total, dtype=torch.float32, device=x.values.device)
     first = weights[0]
-    tiles = [tile or gemv_tile(w.format, w.num_rows, w.num_cols, x.num_tokens) for w in weights]
+    num_warps = gemv_warps(weights)
+    tiles = [tile or gemv_tile(w.format, w.num_rows, w.num_cols, x.num_tokens, num_warps) for w in weights]
     programs = [-(-w.num_rows // t.rows) for w, t in zip(weights, tiles, strict=True)]
     missing = 3 - len(weights)
     padded = [*weights, *[first] * missing]

@@ -51,8 +51,10 @@ def _quant_gemv_residual_kernel(
 
 def residual_tile(quant_format: QuantFormat, num_rows: int, num_cols: int, num_tokens: int) -> RowTile:
     """The tile that was fastest on an H200 for such a shape (docs/performance.md)."""
-    return block_tile(quant_format, num_cols, num_warps=8, chunks=64 if num_tokens == 1 else 32,
-                      depth=max(1, 4 // num_tokens))
+    depth = max(1, 4 // num_tokens)
+    if quant_format != QuantFormat.Q8_0 and num_cols <= 8192:
+        return block_tile(quant_format, num_cols, num_warps=8, chunks=32, depth=min(depth, 2))
+    return block_tile(quant_format, num_cols, num_warps=4, chunks=32, depth=depth)
 
 
 def quant_gemv_residual(

@@ -34,7 +34,8 @@ class HeadShape:
 
 
 @triton.jit
-def _store_row(x, offs, cache_ptr, scale_ptr, row, D: tl.constexpr, INT8: tl.constexpr):
+def store_row(x, offs, cache_ptr, scale_ptr, row, D: tl.constexpr, INT8: tl.constexpr):
+    """Write one head's vector `x` [BLOCK_D] as row `row` of a cache, with its scale where the cache is int8."""
     if INT8:
         amax = tl.max(tl.abs(x), axis=0)
         scale = (amax / 127.0).to(tl.float16)
@@ -44,6 +45,26 @@ def _store_row(x, offs, cache_ptr, scale_ptr, row, D: tl.constexpr, INT8: tl.con
         tl.store(scale_ptr + row, scale)
     else:
         tl.store(cache_ptr + row * D + offs, x.to(cache_ptr.dtype.element_ty), mask=offs < D)
+
+
+@triton.jit
+def rotated_heads(
+    base_ptr, stride_head, heads, offs, position, inv_freq_ptr, norm_ptr, eps, mask, D: tl.constexpr, N_ROT: tl.constexpr,
+    NORM: tl.constexpr,
+):
+    """Heads at base_ptr + heads * stride_head, normalised and rotated; heads [G], offs [BLOCK_D], returns [G, BLOCK_D] f32."""
+    HALF: tl.constexpr = N_ROT // 2
+    partner = tl.where(offs < HALF, offs + HALF, tl.where(offs < N_ROT, offs - HALF, offs))
+    starts = base_ptr + (heads * stride_head)[:, None]
+    x = tl.load(starts + offs[None, :], mask=mask, other=0.0)
+    y = tl.load(starts + partner[None, :], mask=mask, other=0.0)
+    if NORM:
+        factor = tl.rsqrt(tl.sum(x * x, axis=1) / D + eps)[:, None]
+        x = x * factor * tl.load(norm_ptr + offs, mask=offs < D, other=0.0)[None, :]
+        y = y * factor * tl.load(norm_ptr + partner, mask=offs < D, other=0.0)[None, :]
+    angle = position * tl.load(inv_freq_ptr + offs % HALF)
+    y = y * (tl.where(offs < HALF, -1.0, 1.0) * tl.sin(angle))[None, :]
+    return tl.where((offs < N_ROT)[None, :], x * tl.cos(angle)[None, :] + y, x)
 
 
 @triton.jit
@@ -57,29 +78,22 @@ def _rope_store_kv_kernel(
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
-    HALF: tl.constexpr = N_ROT // 2
     offs = tl.arange(0, BLOCK_D)
     base = projected_ptr + m * stride_m + tl.where(head < H, head * Q_STRIDE, H * Q_STRIDE + (head - H) * D)
-    x = tl.load(base + offs, mask=offs < D, other=0.0)
     row = tl.load(slot_mapping_ptr + m).to(tl.int64) * HK
     if head >= H + HK:
-        _store_row(x, offs, v_ptr, v_scale_ptr, row + head - H - HK, D, INT8)
+        x = tl.load(base + offs, mask=offs < D, other=0.0)
+        store_row(x, offs, v_ptr, v_scale_ptr, row + head - H - HK, D, INT8)
     else:
-        partner = tl.where(offs < HALF, offs + HALF, tl.where(offs < N_ROT, offs - HALF, offs))
-        y = tl.load(base + partner, mask=offs < D, other=0.0)
-        if NORM:
-            norm_ptr = q_norm_ptr if head < H else k_norm_ptr
-            factor = tl.rsqrt(tl.sum(x * x, axis=0) / D + eps)
-            x = x * factor * tl.load(norm_ptr + offs, mask=offs < D, other=0.0)
-            y = y * factor * tl.load(norm_ptr + partner, mask=offs < D, other=0.0)
         position = tl.load(positions_ptr + m).to(tl.float32)
-        frequency = tl.load(inv_freq_ptr + offs % HALF)
-        rotated = x * tl.cos(position * frequency) + tl.where(offs < HALF, -y, y) * tl.sin(position * frequency)
-        x = tl.where(offs < N_ROT, rotated, x)
+        norm_ptr = q_norm_ptr if head < H else k_norm_ptr
+        one = tl.arange(0, 1)
+        x = rotated_heads(base, 0, one, offs, position, inv_freq_ptr, norm_ptr, eps, (offs < D)[None, :], D, N_ROT, NORM)
+        x = tl.sum(x, axis=0)
         if head < H:
             tl.store(q_ptr + (m * H + head) * D + offs, x, mask=offs < D)
         else:
-            _store_row(x, offs, k_ptr, k_scale_ptr, row + head - H, D, INT8)
+            store_row(x, offs, k_ptr, k_scale_ptr, row + head - H, D, INT8)
 
 
 def rope_store_kv(

@@ -18,6 +18,7 @@ from kernels.gated_delta_step import gated_delta_step
 from kernels.launch import block_tile, row_tile
 from kernels.moe_down import moe_down
 from kernels.moe_gate_up import moe_gate_up
+from kernels.paged_decode import PagedKV, paged_decode
 from kernels.quant_format import QuantFormat, QuantWeight
 from kernels.quant_gemv import quant_gemv
 from kernels.quant_gemv_residual import quant_gemv_residual
@@ -31,7 +32,7 @@ from tests.kernels.random_model import SHAPES, random_inputs, random_model
 Launch = Callable[[], object]
 Variants = dict[str, list[Launch]]
 ROWS = [(4, 1, 4), (4, 2, 2), (4, 2, 4), (4, 4, 2), (8, 2, 4), (2, 2, 4), (8, 1, 4)]  # warps, rows a thread, depth
-BLOCKS = [(4, 32, 4), (8, 32, 2), (8, 32, 4), (8, 64, 2), (8, 64, 4), (16, 32, 2), (16, 64, 2), (16, 64, 4), (16, 128, 2)]
+BLOCKS = [(4, 32, 4), (4, 32, 2), (4, 32, 1), (2, 32, 2), (8, 32, 2), (8, 32, 4), (8, 64, 2), (8, 64, 4), (16, 32, 1)]
 EXPERTS = [(4, 32, 2), (4, 64, 1), (8, 32, 1), (8, 32, 2), (8, 64, 1), (16, 32, 2)]  # warps, chunks, depth
 EPS = 1e-6
 
@@ -58,6 +59,27 @@ def _residual(weights: list[QuantWeight], x: object, group: int, step: DecodeSte
             lambda w=w, tile=tile: quant_gemv_residual(x, w, step.residual, norm, step.hidden, group, EPS, tile, pdl=True)
             for w in weights
         ]
+    return found
+
+
+def _attention(name: str, weights: DecodeWeights, num_seqs: int, step: DecodeStep) -> dict[str, Variants]:
+    found: dict[str, Variants] = {}
+    heads = weights.heads
+    projected = torch.randn(num_seqs, heads.row, device="cuda")
+    out = random_activation(num_seqs, heads.num_q_heads * heads.head_dim, "cuda")
+    for context_len in (1, 4096, 32768):
+        inputs = random_inputs(SHAPES[name], weights, num_seqs, context_len, "cuda")
+        caches = [(kv, layer.mixer.norms) for kv, layer in zip(inputs.kv, weights.layers, strict=True) if kv is not None]
+        found[f"attention at {context_len}"] = {
+            f"t{tile} w{warps} s{stages}": [
+                lambda kv=kv, norms=norms, inputs=inputs, tile=tile, warps=warps, stages=stages: paged_decode(
+                    projected, inputs.positions,
+                    PagedKV(*kv, None, inputs.block_tables, inputs.context_lens, inputs.block_size), heads,
+                    weights.inv_freq, norms, step.workspace, out, EPS, tile, warps, stages, pdl=True)
+                for kv, norms in caches
+            ]
+            for tile, warps, stages in ((64, 4, 2), (64, 4, 1), (64, 8, 2), (32, 4, 2), (32, 4, 3), (32, 8, 2), (16, 4, 2))
+        }
     return found
 
 
@@ -94,6 +116,7 @@ def families(name: str, weights: DecodeWeights, num_seqs: int) -> dict[str, Vari
     else:
         kinds = [[w.format for w in m.qkv] for m in mixers]
         found["attention input"] = _gemv([list(m.qkv) for m, k in zip(mixers, kinds, strict=True) if k == kinds[0]], hidden)
+    found |= _attention(name, weights, num_seqs, step)
     experts = [f for f in ffns if isinstance(f, ExpertFFN)]
     if experts:
         found["router"] = _gemv([[f.router] for f in experts], hidden)
@@ -142,7 +165,7 @@ def compile_family(name: str, num_seqs: int, family: str) -> None:
     torch.cuda.synchronize()
 
 
-FAMILIES = ["output", "delta_net input", "delta_net step", "attention input", "router", "gate_up", "down", "swiglu",
+FAMILIES = ["output", "delta_net input", "delta_net step", "attention input", "attention at 1", "router", "gate_up", "down", "swiglu",
             "dense down Q4_K", "dense down Q6_K"]
 
 

@@ -153,7 +153,6 @@ def random_inputs(
     max_blocks = -(-context_len // block_size)
     tables = torch.randperm(num_seqs * max_blocks, device=device).reshape(num_seqs, max_blocks)
     positions = torch.full((num_seqs,), context_len - 1, dtype=torch.int64, device=device)
-    slots = tables[:, (context_len - 1) // block_size] * block_size + (context_len - 1) % block_size
     heads = shape.heads
     rows = num_seqs * max_blocks * block_size
 
@@ -177,7 +176,7 @@ def random_inputs(
     )
     ids = torch.randint(0, shape.vocab, (num_seqs,), device=device)
     lens = torch.full((num_seqs,), context_len, dtype=torch.int32, device=device)
-    return DecodeInputs(ids, positions, slots, torch.randperm(num_seqs, device=device), tables.int(), lens, block_size,
+    return DecodeInputs(ids, positions, torch.randperm(num_seqs, device=device), tables.int(), lens, block_size,
                         kv, scales, conv, state)
 
 

@@ -45,13 +45,16 @@ def _attention(
     q, *new = rope_store_kv(projected, heads.num_q_heads, heads.num_kv_heads, heads.head_dim, heads.is_gated,
                             inputs.positions, weights.inv_freq, layer.norms, weights.eps)
     kv, scales = inputs.kv[index], inputs.kv_scales[index]
+    last = (inputs.context_lens - 1).long()
+    blocks = inputs.block_tables.gather(1, last[:, None] // inputs.block_size).squeeze(1).long()
+    rows = blocks * inputs.block_size + last % inputs.block_size
     for i in range(2):
         if scales is None:
-            kv[i][inputs.slot_mapping] = new[i].to(kv[i].dtype)
+            kv[i][rows] = new[i].to(kv[i].dtype)
         else:
             scale = (new[i].abs().amax(-1) / 127.0).half()
-            scales[i][inputs.slot_mapping] = scale
-            kv[i][inputs.slot_mapping] = torch.floor(new[i] / scale.float()[..., None] + 0.5).clamp(-127, 127).to(torch.int8)
+            scales[i][rows] = scale
+            kv[i][rows] = torch.floor(new[i] / scale.float()[..., None] + 0.5).clamp(-127, 127).to(torch.int8)
     gate = None
     if heads.is_gated:
         width = heads.num_q_heads * heads.q_stride

@@ -22,7 +22,6 @@ from kernels.quant_gemv import quant_gemv
 from kernels.quant_gemv_residual import quant_gemv_residual
 from kernels.quant_swiglu import quant_swiglu
 from kernels.quantize_rows import quantize_rows
-from kernels.rope_store_kv import rope_store_kv
 from sparkinfer.model.cuda.weights import AttentionLayer, DecodeWeights, DeltaNetLayer, DenseFFN, ExpertFFN
 
 
@@ -30,7 +29,7 @@ from sparkinfer.model.cuda.weights import AttentionLayer, DecodeWeights, DeltaNe
 class DecodeInputs:
     """What changes from step to step, at fixed addresses, plus the pools the step works in.
 
-    input_ids, positions, slot_mapping, state_slots: [num_seqs] int64; input_ids receives the greedy next tokens
+    input_ids, positions, state_slots: [num_seqs] int64; input_ids receives the greedy next tokens
     block_tables:  [num_seqs, max_blocks] int32; context_lens: [num_seqs] int32, the new token counted
     kv:            per layer (k, v) [num_slots, num_kv_heads, head_dim], or None
     kv_scales:     per layer (k, v) [num_slots, num_kv_heads] f16 with an int8 cache, else None
@@ -39,7 +38,6 @@ class DecodeInputs:
 
     input_ids: Tensor
     positions: Tensor
-    slot_mapping: Tensor
     state_slots: Tensor
     block_tables: Tensor
     context_lens: Tensor
@@ -75,7 +73,6 @@ class DecodeStep:
         self.hidden = empty_activation(num_seqs, weights.hidden_size, device)
         self.logits = torch.empty(num_seqs, weights.output.num_rows, dtype=torch.float32, device=device)
         heads = weights.heads
-        self.query = torch.empty(num_seqs, heads.num_q_heads, heads.head_dim, dtype=torch.float32, device=device)
         partial = torch.empty(num_seqs, heads.num_q_heads, NUM_SPLITS, heads.head_dim, dtype=torch.float32, device=device)
         self.workspace = (partial, torch.empty(partial.shape[:3], dtype=torch.float32, device=device))
         self._scratch: dict[tuple[str, int, int], Tensor | QuantActivation] = {}
@@ -116,11 +113,10 @@ class DecodeStep:
             projected.add_(layer.bias)
         kv, scales = inputs.kv[index], inputs.kv_scales[index]
         assert kv is not None
-        rope_store_kv(projected, heads, inputs.positions, inputs.slot_mapping, self.weights.inv_freq, layer.norms,
-                      self.query, kv, scales, self.weights.eps, pdl=self.pdl)
         mixed = self._activation("attention", self._num_seqs, heads.num_q_heads * heads.head_dim)
         cache = PagedKV(*kv, scales, inputs.block_tables, inputs.context_lens, inputs.block_size)
-        paged_decode(self.query, cache, heads, projected, self.workspace, mixed, pdl=self.pdl)
+        paged_decode(projected, inputs.positions, cache, heads, self.weights.inv_freq, layer.norms, self.workspace, mixed,
+                     self.weights.eps, pdl=self.pdl)
         return mixed
 
     def _delta_net(self, layer: DeltaNetLayer, index: int, inputs: DecodeInputs) -> QuantActivation:
