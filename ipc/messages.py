@@ -120,6 +120,7 @@ class SequenceFinished(msgspec.Struct, frozen=True, tag="finished", array_like=T
     status: int = 0                   # HTTP status when finish_reason is ERROR, else 0
     code: str | None = None
     message: str | None = None
+    queue_ms: float = 0.0             # admission -> first step
 
 
 SequenceEvent = SequenceQueued | SequenceFinished
@@ -165,6 +166,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finish", array_like=True):
     ttft_ms: float
     generation_ms: float
     stop_string: str | None = None    # the stop string that matched, if one did
+    queue_ms: float = 0.0
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed", array_like=True):

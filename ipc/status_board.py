@@ -6,7 +6,7 @@ Owns the layout; never knows what is healthy. Without locks: one writer per word
          0             8  magic "SPKSTAT1"       supervisor
          8             8  version                supervisor
         16             8  num_slots              supervisor
-        64  256 x num_slots  slots
+        64  448 x num_slots  slots
          -         16448  service record
 
     slot (u64 words, gauges i64)                 writer
@@ -18,7 +18,9 @@ Owns the layout; never knows what is healthy. Without locks: one writer per word
         40             8  progress done, bytes   worker
         48             8  progress total, bytes  worker
         56             8  zero
-        64        24 x 8  gauges                 worker
+        64        24 x 8  gauges of earlier      supervisor
+                          generations, summed
+       256        24 x 8  gauges                 worker
 
     service record                               writer
          0             8  version                gpu scheduler: odd while it writes
@@ -42,9 +44,9 @@ from typing import Final
 from ipc.segment import Segment
 
 _MAGIC: Final = int.from_bytes(b"SPKSTAT1", "little")
-_VERSION: Final = 1
+_VERSION: Final = 2
 _HEADER_BYTES: Final = 64
-_SLOT_BYTES: Final = 256
+_SLOT_BYTES: Final = 448
 _RECORD_HEADER_BYTES: Final = 64
 _READ_ATTEMPTS: Final = 100  # a 16 KiB copy takes about 1 us, the record is written once per boot
 
@@ -52,7 +54,8 @@ MAX_SERVICE_INFO_BYTES: Final = 16384
 NUM_GAUGES: Final = 24
 
 _PID, _GENERATION, _STATE, _HEARTBEAT, _PHASE, _DONE, _TOTAL = range(7)
-_FIRST_GAUGE: Final = 8
+_FIRST_EARLIER: Final = 8
+_FIRST_GAUGE: Final = 32
 
 
 class WorkerState(IntEnum):
@@ -122,7 +125,7 @@ class StatusSlot:
     """One worker's words. Who may write which is the table of the module."""
 
     def __init__(self, words: memoryview) -> None:
-        self._words = words  # 32 x i64
+        self._words = words  # 56 x i64
 
     @property
     def pid(self) -> int:
@@ -177,9 +180,12 @@ class StatusSlot:
         self.beat()
 
     def begin(self, generation: int) -> None:
-        """Supervisor, before it spawns: forget the predecessor. The heartbeat starts now."""
+        """Supervisor, before it spawns: forget the predecessor but for `total`. The heartbeat starts now."""
+        for gauge, value in enumerate(self.gauges()):
+            self._words[_FIRST_EARLIER + gauge] += value
         for word in range(len(self._words)):
-            self._words[word] = 0
+            if not _FIRST_EARLIER <= word < _FIRST_GAUGE:
+                self._words[word] = 0
         self._words[_GENERATION] = generation
         self.beat()
         self.state = WorkerState.BOOTING
@@ -191,6 +197,10 @@ class StatusSlot:
     def gauge(self, gauge: int) -> int:
         """Value of one gauge (a member of the role's enum)."""
         return self._words[_FIRST_GAUGE + gauge]
+
+    def total(self, gauge: int) -> int:
+        """Value of a counter over all generations of this worker; without meaning for gauges."""
+        return self._words[_FIRST_EARLIER + gauge] + self._words[_FIRST_GAUGE + gauge]
 
     def set_gauge(self, gauge: int, value: int) -> None:
         """Worker: set one gauge."""

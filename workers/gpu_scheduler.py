@@ -66,7 +66,7 @@ class RingSink:
             finished: list[SequenceEvent] = [
                 SequenceFinished(
                     s.request_id, s.choice, s.finish_reason or FinishReason.ERROR, s.num_cached_tokens,
-                    s.ttft_ms, s.generation_ms, s.status_code, s.code, s.message,
+                    s.ttft_ms, s.generation_ms, s.status_code, s.code, s.message, s.queue_ms,
                 )
                 for s in events.finished
                 if s.reply_to == index

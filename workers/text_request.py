@@ -49,6 +49,7 @@ class OpenRequest:
             event.ttft_ms,
             event.generation_ms,
             stream.stop_string,
+            event.queue_ms,
         )
 
     def _logprobs(self, delta: TextDelta) -> list[TokenLogprob]:

@@ -133,6 +133,10 @@ class Engine:
         output = self.scheduler.schedule()
         if not output.scheduled:
             return False
+        now = self._clock()
+        for scheduled in output.scheduled:
+            if scheduled.admitted is not None and scheduled.sequence.started_at is None:
+                scheduled.sequence.started_at = now
         self._in_flight.append((output, self._model_runner.launch(output), self._clock()))
         self.stats.num_steps += 1
         self.stats.num_computed_tokens += output.num_tokens

@@ -77,6 +77,7 @@ class Sequence:
     slot: SlotId = NO_SLOT
 
     finish_reason: FinishReason | None = None
+    started_at: float | None = None      # its first step was launched
     first_token_at: float | None = None
     finished_at: float | None = None
     status_code: int = 0                 # HTTP status when finish_reason is ERROR, else 0
@@ -101,6 +102,12 @@ class Sequence:
     def order(self) -> tuple[int, int]:
         """Sort key of both queues: who is served first, and preempted last."""
         return (self.priority, self.arrival_number)
+
+    @property
+    def queue_ms(self) -> float:
+        """Arrival to first step; to the end when there was none."""
+        started_at = self.finished_at if self.started_at is None else self.started_at
+        return 0.0 if started_at is None else (started_at - self.arrived_at) * 1e3
 
     @property
     def ttft_ms(self) -> float:

@@ -211,3 +211,13 @@ def test_attach_refuses_another_segment():
     with pytest.raises(ValueError, match=r"'something' .* is not a status board"):
         StatusBoard.attach(segment.fd)
     segment.close()
+
+
+def test_totals_span_generations(board: StatusBoard) -> None:
+    slot = board.slot(1)
+    for generation, steps in enumerate((5, 0, 7), 1):
+        slot.begin(generation)
+        assert (slot.gauge(GpuGauge.STEPS), slot.gauges()) == (0, [0] * NUM_GAUGES)
+        slot.set_gauge(GpuGauge.STEPS, steps)
+    assert (slot.gauge(GpuGauge.STEPS), slot.total(GpuGauge.STEPS)) == (7, 12)
+    assert board.slot(2).total(GpuGauge.STEPS) == 0
