@@ -1,0 +1,84 @@
+"""Host side of a CUDA step: KV rows and block tables by slot, and what of them the device is told. Knows no model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from sparkinfer.engine.scheduler_output import ScheduledSequence, SchedulerOutput
+from sparkinfer.model.cuda.prefill import Chunk, PrefillBatch
+
+
+class CudaInputBatch:
+    """Block tables by slot, twice: on the host for KV rows, on the device for the kernels.
+
+    Used by the thread that runs steps, in launch order; every upload goes through pinned memory on the current stream.
+
+    block_tables: [num_slots + 1, max_blocks] int32 on the device; the last row, of the dummy slot, names block
+                  num_blocks, which no sequence gets
+    """
+
+    def __init__(
+        self, num_slots: int, num_blocks: int, block_size: int, max_model_len: int, device: torch.device
+    ) -> None:
+        self._block_size = block_size
+        self._device = device
+        shape = (num_slots + 1, -(-max_model_len // block_size))
+        self._tables = np.zeros(shape, np.int32)
+        self.block_tables = torch.zeros(shape, dtype=torch.int32, device=device)
+        self.block_tables[-1] = num_blocks
+
+    def update(self, output: SchedulerOutput) -> None:
+        """Take over the blocks that a step adds to its sequences' tables; entries beyond a table's end are stale."""
+        places: list[int] = []
+        blocks: list[int] = []
+        width = self._tables.shape[1]
+        for row in output.scheduled:
+            if row.new_blocks:
+                first = row.slot * width + row.first_new_block
+                places.extend(range(first, first + len(row.new_blocks)))
+                blocks.extend(row.new_blocks)
+        if places:
+            changes = np.array([places, blocks], np.int64)
+            self._tables.reshape(-1)[changes[0]] = changes[1]
+            device_changes = self.upload(changes)
+            self.block_tables.view(-1).index_copy_(0, device_changes[0], device_changes[1].int())
+
+    def decode_rows(self, rows: Sequence[ScheduledSequence]) -> npt.NDArray[np.int64]:
+        """[3, num_rows] slot, position, context length with the new token."""
+        positions = [row.start for row in rows]
+        return np.array([[row.slot for row in rows], positions, [start + 1 for start in positions]], np.int64)
+
+    def prefill_batch(self, rows: Sequence[ScheduledSequence]) -> PrefillBatch:
+        """The chunks of a step's prompts; every row has token_ids."""
+        chunks: list[Chunk] = []
+        input_ids: list[int] = []
+        slots: list[int] = []
+        positions: list[int] = []
+        first = 0
+        for row in rows:
+            assert row.token_ids is not None
+            end = first + row.num_tokens
+            chunks.append(Chunk(slice(first, end), row.slot, row.start, row.num_tokens, self.block_tables[row.slot]))
+            input_ids += row.token_ids
+            slots += [row.slot] * row.num_tokens
+            positions += range(row.start, row.start + row.num_tokens)
+            first = end
+        kv_rows = self._kv_rows(np.array(slots, np.int64), np.array(positions, np.int64))
+        tensors = self.upload(np.stack((np.array(input_ids, np.int64), np.array(positions, np.int64), kv_rows)))
+        return PrefillBatch(tensors[0], tensors[1], tensors[2], chunks)
+
+    def upload(self, array: npt.NDArray[np.int64]) -> Tensor:
+        """The array on the device, without waiting for anything."""
+        source = torch.from_numpy(array)
+        if self._device.type == "cpu":
+            return source.clone()
+        return source.pin_memory().to(self._device, non_blocking=True)
+
+    def _kv_rows(self, slots: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        blocks = self._tables[slots, positions // self._block_size].astype(np.int64)
+        return blocks * self._block_size + positions % self._block_size

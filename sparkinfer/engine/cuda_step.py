@@ -1,0 +1,62 @@
+"""A step on its way: the host's end of tokens that the device is still to sample. Knows events; never models."""
+
+from __future__ import annotations
+
+import time
+from concurrent import futures
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sparkinfer.engine.sampling_batch import SamplingBatch
+from sparkinfer.engine.scheduler_output import Logprobs, StepResult
+
+QUERY_INTERVAL_S = 5e-5  # between looks at an unfinished step; the next one is queued behind it already
+
+
+@dataclass(frozen=True, slots=True)
+class EnqueuedStep:
+    """All of a step that the host has to do is done.
+
+    results:   [2, num_rows] int64 in host memory, valid once `done`: token ids; 1 where the row was finite
+    done:      None where there is nothing to wait for
+    sampling:  kept until the device has read it
+    """
+
+    results: Tensor
+    done: torch.cuda.Event | None
+    logprobs: list[Logprobs | None] | None = None
+    sampling: SamplingBatch | None = None
+
+    def result(self) -> StepResult:
+        """Wait for the device and read."""
+        if self.done is not None:
+            self.done.synchronize()
+        token_ids, is_finite = self.results.tolist()
+        nan_rows = [row for row, finite in enumerate(is_finite) if not finite]
+        return StepResult(token_ids, self.logprobs, nan_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class CudaStepHandle:
+    """A step given to the runner's thread."""
+
+    future: Future[EnqueuedStep]
+
+    def is_done(self, timeout_s: float) -> bool:
+        deadline = time.monotonic() + timeout_s
+        if not futures.wait((self.future,), timeout_s).done:
+            return False
+        if self.future.exception() is not None:
+            return True
+        done = self.future.result().done
+        while done is not None and not done.query():  # type: ignore[no-untyped-call]
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(QUERY_INTERVAL_S)
+        return True
+
+    def wait(self) -> StepResult:
+        return self.future.result().result()

@@ -1,0 +1,155 @@
+"""GGUF tensors -> DecodeWeights, for the architectures that coverage.py admits.
+
+Knows tensor names and which matrices share a launch; never steps or pools.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kernels.gated_delta_step import DeltaNetWeights
+from kernels.quant_format import QuantWeight
+from kernels.rope_store_kv import HeadShape
+from sparkinfer.checkpoint.gguf import GGUFFile
+from sparkinfer.checkpoint.hparams import HParams
+from sparkinfer.model.cuda.coverage import is_permuted
+from sparkinfer.model.cuda.tensor_reader import TensorReader, f32_weight, joined
+from sparkinfer.model.cuda.weights import (
+    AttentionLayer,
+    DecodeLayer,
+    DecodeWeights,
+    DeltaNetLayer,
+    DenseFFN,
+    ExpertFFN,
+)
+from sparkinfer.model.loader import Progress
+from sparkinfer.model.rope import rope_of
+
+MAX_JOINED = 3  # matrices in one launch
+
+
+def load_decode_weights(
+    gguf: GGUFFile, hparams: HParams, device: torch.device, progress: Progress
+) -> DecodeWeights:
+    """Read, copy and repack tensor by tensor; the checkpoint must be covered (`why_not_covered`).
+
+    progress(bytes_done, bytes_total) is called after every tensor.
+    """
+    reader = TensorReader(gguf, device, progress)
+    embedding = reader.weight("token_embd.weight")
+    layers = tuple(_LayerLoader(reader, hparams, layer).load() for layer in range(hparams.num_layers))
+    output = embedding if hparams.has_tied_embeddings else reader.weight("output.weight")
+    inv_freq = rope_of(hparams, device).inv_freq
+    if reader.has("rope_freqs.weight"):
+        inv_freq = inv_freq / reader.values("rope_freqs.weight")
+    heads = HeadShape(
+        hparams.num_q_heads, hparams.num_kv_heads, hparams.head_dim, is_gated="gated_delta_net" in hparams.layer_types
+    )
+    output_norm = reader.values("output_norm.weight")
+    return DecodeWeights(embedding, layers, output_norm, output, heads, inv_freq.float(), hparams.rms_norm_eps)
+
+
+def half_order(num_heads: int, head_dim: int, n_rot: int) -> Tensor:
+    """Row order that turns neighbouring rotary pairs into halves, head by head.
+
+    Queries and keys take the same order, so their products stay what they were.
+
+    >>> half_order(1, 6, 4).tolist()
+    [0, 2, 1, 3, 4, 5]
+    """
+    within = torch.cat((torch.arange(0, n_rot, 2), torch.arange(1, n_rot, 2), torch.arange(n_rot, head_dim)))
+    return (torch.arange(num_heads)[:, None] * head_dim + within).flatten()
+
+
+class _LayerLoader:
+    """One layer's tensors under their short names."""
+
+    def __init__(self, reader: TensorReader, hparams: HParams, layer: int) -> None:
+        self._reader = reader
+        self._hparams = hparams
+        self._layer = layer
+
+    def load(self) -> DecodeLayer:
+        is_recurrent = self._hparams.layer_types[self._layer] == "gated_delta_net"
+        attn_norm = self._values("attn_norm.weight")
+        mixer = self._delta_net() if is_recurrent else self._attention()
+        second = "ffn_norm.weight" if self._has("ffn_norm.weight") else "post_attention_norm.weight"
+        ffn_norm = self._values(second)
+        return DecodeLayer(attn_norm, mixer, ffn_norm, self._experts() if self._hparams.num_experts else self._dense())
+
+    def _name(self, short: str) -> str:
+        return f"blk.{self._layer}.{short}"
+
+    def _has(self, short: str) -> bool:
+        return self._reader.has(self._name(short))
+
+    def _values(self, short: str) -> Tensor:
+        return self._reader.values(self._name(short))
+
+    def _weight(self, short: str, row_order: Tensor | None = None) -> QuantWeight:
+        return self._reader.weight(self._name(short), row_order)
+
+    def _any_weight(self, short: str) -> QuantWeight:
+        """A matrix that may be f32: of a type that the kernels cannot read, too."""
+        if self._reader.is_quantised(self._name(short)):
+            return self._weight(short)
+        return f32_weight(self._values(short))
+
+    def _order(self, num_heads: int) -> Tensor | None:
+        rope = self._hparams.rope
+        return half_order(num_heads, self._hparams.head_dim, rope.dim) if is_permuted(rope) else None
+
+    def _attention(self) -> AttentionLayer:
+        hparams = self._hparams
+        q = self._weight("attn_q.weight", self._order(hparams.num_q_heads))
+        k = self._weight("attn_k.weight", self._order(hparams.num_kv_heads))
+        qkv = joined([q, k, self._weight("attn_v.weight")])
+        norms = bias = None
+        if self._has("attn_q_norm.weight"):
+            norms = (self._values("attn_q_norm.weight"), self._values("attn_k_norm.weight"))
+        if self._has("attn_q.bias"):
+            bias = torch.cat([self._values(f"attn_{name}.bias") for name in "qkv"])
+        return AttentionLayer(qkv, norms, self._weight("attn_output.weight"), bias)
+
+    def _delta_net(self) -> DeltaNetLayer:
+        parts = [self._weight("attn_qkv.weight"), self._weight("attn_gate.weight")]
+        small = [self._any_weight("ssm_alpha.weight"), self._any_weight("ssm_beta.weight")]
+        projections = joined([*parts, *small])
+        if len(projections) > MAX_JOINED:
+            projections = joined([*parts, *(self._as_f32(name) for name in ("ssm_alpha.weight", "ssm_beta.weight"))])
+        weights = DeltaNetWeights(
+            conv=self._values("ssm_conv1d.weight"), a=self._values("ssm_a").flatten(),
+            dt_bias=self._values("ssm_dt.bias"), norm=self._values("ssm_norm.weight"),
+            num_k_heads=self._hparams.ssm_group_count,
+        )
+        return DeltaNetLayer(projections, weights, self._weight("ssm_out.weight"))
+
+    def _as_f32(self, short: str) -> QuantWeight:
+        return f32_weight(self._values(short))
+
+    def _dense(self) -> DenseFFN:
+        gate, up = self._weight("ffn_gate.weight"), self._weight("ffn_up.weight")
+        return DenseFFN(gate, up, self._weight("ffn_down.weight"))
+
+    def _experts(self) -> ExpertFFN:
+        hparams = self._hparams
+        router = self._values("ffn_gate_inp.weight")
+        shared = None
+        if hparams.shared_expert_ffn_size:
+            router = torch.cat((router, self._values("ffn_gate_inp_shexp.weight").reshape(1, -1)))
+            shared = (
+                self._weight("ffn_gate_shexp.weight"), self._weight("ffn_up_shexp.weight"),
+                self._weight("ffn_down_shexp.weight"),
+            )
+        gate, up = self._expert_halves()
+        down = self._weight("ffn_down_exps.weight")
+        return ExpertFFN(f32_weight(router), gate, up, down, shared, hparams.num_experts_used)
+
+    def _expert_halves(self) -> tuple[QuantWeight, QuantWeight]:
+        if not self._has("ffn_gate_up_exps.weight"):
+            return self._weight("ffn_gate_exps.weight"), self._weight("ffn_up_exps.weight")
+        name = self._name("ffn_gate_up_exps.weight")
+        raw = torch.unflatten(self._reader.raw(name), 0, (self._hparams.num_experts, -1))
+        gate, up = (half.flatten(0, 1) for half in raw.chunk(2, dim=1))
+        return self._reader.planes(name, gate), self._reader.planes(name, up)

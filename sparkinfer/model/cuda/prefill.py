@@ -1,0 +1,201 @@
+"""Chunks of prompts on the decode kernels' weights: one dequantised matrix at a time, then torch's products.
+
+Keys, values, states and convolution inputs land where and how the decode step reads them, so that the two may follow
+each other at any token. Host numbers come with the batch: nothing here waits for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kernels.quant_format import QuantFormat, QuantWeight
+from kernels.reference.gated_delta_rule import chunked_gated_delta_rule, l2_normalize, recurrent_gated_delta_rule
+from kernels.reference.moe import route
+from kernels.reference.paged_attention import gather_rows
+from kernels.reference.rms_norm import rms_norm
+from kernels.reference.rope_store_kv import rope_store_kv
+from kernels.reference.store_kv import store_kv
+from sparkinfer.model.cuda.dequantize import Dequantizer
+from sparkinfer.model.cuda.pools import DecodePools
+from sparkinfer.model.cuda.weights import AttentionLayer, DecodeWeights, DeltaNetLayer, DenseFFN, ExpertFFN
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Tokens [start, start + num_tokens) of one sequence, and the rows of the step that they are."""
+
+    rows: slice
+    slot: int
+    start: int
+    num_tokens: int
+    block_table: Tensor  # [max_blocks] int32 on the device
+
+    @property
+    def end(self) -> int:
+        return self.start + self.num_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillBatch:
+    """Chunks laid end to end; input_ids, positions, slot_mapping: [num_tokens] int64."""
+
+    input_ids: Tensor
+    positions: Tensor
+    slot_mapping: Tensor
+    chunks: Sequence[Chunk]
+
+
+class Prefill:
+    """Runs chunks of any lengths together; products in `dtype`, sums, norms and the residual stream in f32."""
+
+    def __init__(self, weights: DecodeWeights, pools: DecodePools, device: torch.device) -> None:
+        self._weights = weights
+        self._pools = pools
+        self._device = device
+        self._dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
+        self._dequantizer = Dequantizer(device, self._dtype)
+
+    def run(self, batch: PrefillBatch) -> Tensor:
+        """Store keys, values and states of the batch's tokens.
+
+        returns [num_chunks, hidden_size] f32, the residual stream of each chunk's last token
+        """
+        weights = self._weights
+        for chunk in batch.chunks:
+            if chunk.start == 0:
+                self._pools.reset(chunk.slot)
+        x = self._dequantizer.rows(weights.embedding, batch.input_ids)
+        for index, layer in enumerate(weights.layers):
+            hidden = rms_norm(x, layer.attn_norm, weights.eps)
+            if isinstance(layer.mixer, AttentionLayer):
+                x = x + self._attention(layer.mixer, index, hidden, batch)
+            else:
+                x = x + self._delta_net(layer.mixer, index, hidden, batch)
+            hidden = rms_norm(x, layer.ffn_norm, weights.eps)
+            if isinstance(layer.ffn, ExpertFFN):
+                x = x + self._experts(layer.ffn, hidden)
+            else:
+                x = x + self._dense(layer.ffn, hidden)
+        return torch.stack([x[chunk.rows.stop - 1] for chunk in batch.chunks])
+
+    def _matmul(self, x: Tensor, weight: QuantWeight) -> Tensor:
+        """[num_tokens, num_cols] -> [num_tokens, num_rows] f32."""
+        if weight.format == QuantFormat.F32:
+            return x @ weight.quants.T
+        return (x.to(self._dtype) @ self._dequantizer.matrix(weight).T).float()
+
+    def _project(self, x: Tensor, weights: Sequence[QuantWeight]) -> Tensor:
+        return torch.cat([self._matmul(x, weight) for weight in weights], dim=1)
+
+    def _attention(self, layer: AttentionLayer, index: int, hidden: Tensor, batch: PrefillBatch) -> Tensor:
+        heads = self._weights.heads
+        projected = self._project(hidden, layer.qkv)
+        if layer.bias is not None:
+            projected += layer.bias
+        q, k, v = rope_store_kv(
+            projected, heads.num_q_heads, heads.num_kv_heads, heads.head_dim, heads.is_gated, batch.positions,
+            self._weights.inv_freq, layer.norms, self._weights.eps,
+        )
+        kv, scales = self._pools.kv[index], self._pools.kv_scales[index]
+        assert kv is not None
+        store_kv(k, v, *kv, batch.slot_mapping, scales)
+        out = torch.empty_like(q)
+        for chunk in batch.chunks:
+            out[chunk.rows] = self._attend(q[chunk.rows], index, chunk)
+        if heads.is_gated:
+            width = heads.num_q_heads * heads.q_stride
+            gate = torch.unflatten(projected[:, :width], 1, (heads.num_q_heads, 2, heads.head_dim))[:, :, 1]
+            out = out * torch.sigmoid(gate)
+        return self._matmul(out.flatten(1), layer.output)
+
+    def _attend(self, q: Tensor, index: int, chunk: Chunk) -> Tensor:
+        """q: [num_tokens, num_q_heads, head_dim] f32 -> same; keys and values are in the pool already."""
+        kv, scales, block_size = self._pools.kv[index], self._pools.kv_scales[index], self._pools.block_size
+        assert kv is not None
+        blocks = chunk.block_table[: -(-chunk.end // block_size)].long()[:, None] * block_size
+        key_rows = (blocks + torch.arange(block_size, device=self._device)).flatten()[: chunk.end]
+        repeats = q.shape[1] // kv[0].shape[1]
+        keys, values = (
+            gather_rows(cache, scales and scales[i], key_rows, self._dtype).repeat_interleave(repeats, dim=1)
+            for i, cache in enumerate(kv)
+        )
+        mask = None
+        if chunk.start:
+            key_positions = torch.arange(chunk.end, device=self._device)
+            mask = key_positions <= torch.arange(chunk.start, chunk.end, device=self._device)[:, None]
+        query, keys, values = (x.to(self._dtype).transpose(0, 1)[None] for x in (q, keys, values))
+        out = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, is_causal=mask is None)
+        return out[0].transpose(0, 1).float()
+
+    def _delta_net(self, layer: DeltaNetLayer, index: int, hidden: Tensor, batch: PrefillBatch) -> Tensor:
+        small, eps = layer.small, self._weights.eps
+        projected = self._project(hidden, layer.projections)
+        state = self._pools.state[index]
+        assert state is not None
+        heads, head_dim = state.shape[1], state.shape[2]
+        channels, width = small.conv.shape[0], heads * head_dim
+        mixed, z, alpha, beta = torch.split(projected, [channels, width, heads, heads], dim=1)
+        g = small.a * F.softplus(alpha + small.dt_bias)
+        beta = torch.sigmoid(beta)
+        out = torch.empty(hidden.shape[0], heads, head_dim, device=self._device)
+        for chunk in batch.chunks:
+            convolved = F.silu(self._convolve(mixed[chunk.rows], small.conv, index, chunk))
+            parts = torch.unflatten(convolved, 1, (-1, head_dim))
+            q, k, v = torch.split(parts, [small.num_k_heads, small.num_k_heads, heads], dim=1)
+            repeats = (1, heads // small.num_k_heads, 1)
+            q, k = l2_normalize(q).repeat(repeats) * head_dim**-0.5, l2_normalize(k).repeat(repeats)
+            rule = recurrent_gated_delta_rule if chunk.num_tokens == 1 else chunked_gated_delta_rule
+            q, k, v, decay, strength = (x[None] for x in (q, k, v, g[chunk.rows], beta[chunk.rows]))
+            result, new_state = rule(q, k, v, decay, strength, state[chunk.slot : chunk.slot + 1])
+            out[chunk.rows] = result[0]
+            state[chunk.slot] = new_state[0]
+        out = rms_norm(out, small.norm, eps).flatten(1) * F.silu(z)
+        return self._matmul(out, layer.output)
+
+    def _convolve(self, x: Tensor, taps: Tensor, index: int, chunk: Chunk) -> Tensor:
+        """Causal convolution over [num_tokens, channels], its past read from the ring and the ring moved on."""
+        ring = self._pools.conv[index]
+        assert ring is not None
+        columns, num_taps = ring[chunk.slot], taps.shape[1]
+        past = [columns[(chunk.start - back) % num_taps] for back in range(num_taps - 1, 0, -1)]
+        rows = torch.cat((torch.stack(past), x))
+        out = sum(rows[tap : tap + chunk.num_tokens] * taps[:, tap] for tap in range(num_taps))
+        assert isinstance(out, Tensor)
+        for position in range(max(chunk.start, chunk.end - num_taps), chunk.end):
+            columns[position % num_taps] = x[position - chunk.start]
+        return out
+
+    def _dense(self, ffn: DenseFFN, hidden: Tensor) -> Tensor:
+        return self._swiglu(hidden, ffn.gate, ffn.up, ffn.down)
+
+    def _swiglu(self, x: Tensor, gate: QuantWeight, up: QuantWeight, down: QuantWeight) -> Tensor:
+        return self._matmul(F.silu(self._matmul(x, gate)) * self._matmul(x, up), down)
+
+    def _experts(self, ffn: ExpertFFN, hidden: Tensor) -> Tensor:
+        num_experts = ffn.router.num_rows - (ffn.shared is not None)
+        logits = self._matmul(hidden, ffn.router)
+        weights, expert_ids = route(logits[:, :num_experts], ffn.top_k)
+        flat = expert_ids.flatten()
+        order = flat.argsort(stable=True)
+        counts = torch.zeros(num_experts, dtype=torch.int32, device=self._device)
+        counts.scatter_add_(0, flat, torch.ones_like(flat, dtype=torch.int32))
+        ends = counts.cumsum(0, dtype=torch.int32)
+        rows = hidden.index_select(0, order // ffn.top_k).to(self._dtype)
+        gate, up = (self._grouped(rows, weight, ends).float() for weight in (ffn.gate, ffn.up))
+        grouped = self._grouped((F.silu(gate) * up).to(self._dtype), ffn.down, ends).float()
+        routed = torch.empty_like(grouped).index_copy_(0, order, grouped).view(-1, ffn.top_k, grouped.shape[1])
+        out = (routed * weights[:, :, None]).sum(1)
+        if ffn.shared is not None:
+            out = out + torch.sigmoid(logits[:, num_experts:]) * self._swiglu(hidden, *ffn.shared)
+        return out
+
+    def _grouped(self, rows: Tensor, weight: QuantWeight, ends: Tensor) -> Tensor:
+        """Rows sorted by expert, times that expert's matrix; ends: [num_experts] int32, where its rows end."""
+        matrices = self._dequantizer.matrix(weight).view(ends.shape[0], -1, weight.num_cols)
+        product: Tensor = F.grouped_mm(rows, matrices.transpose(1, 2), offs=ends)
+        return product

@@ -1,0 +1,120 @@
+"""Drives a CudaModelRunner by hand and holds what it says against the float32 model on the CPU."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import torch
+
+from sparkinfer.checkpoint.gguf import GGUFFile
+from sparkinfer.checkpoint.hparams import HParams
+from sparkinfer.engine.cuda_model_runner import CudaModelRunner
+from sparkinfer.engine.cuda_step import CudaStepHandle
+from sparkinfer.engine.kv_cache import KVCache
+from sparkinfer.engine.scheduler_output import Admission, ScheduledSequence, SchedulerOutput
+from sparkinfer.engine.sequence import BlockId, SlotId
+from sparkinfer.model.cuda.loader import load_decode_weights
+from sparkinfer.model.cuda.pools import CudaPools, RingStatePool
+from sparkinfer.sampling_params import SamplingParams
+from tests.model.driver import load, run_chunks
+
+BLOCK_SIZE = 16
+
+
+def make_runner(
+    path: Path, device: torch.device, max_num_seqs: int, num_blocks: int = 64, kv_dtype: torch.dtype = torch.bfloat16
+) -> CudaModelRunner:
+    gguf = GGUFFile.open(path)
+    hparams = HParams.from_gguf(gguf)
+    weights = load_decode_weights(gguf, hparams, device, lambda done, total: None)
+    pools = CudaPools(
+        KVCache(hparams, num_blocks + 1, BLOCK_SIZE, kv_dtype, device), RingStatePool(hparams, max_num_seqs + 1, device)
+    )
+    for pool in (*pools.kv_cache.k, *pools.kv_cache.v, *pools.state_pool.pools):
+        if pool is not None and pool.is_floating_point():
+            pool.fill_(float("nan"))  # what is read before it is written shows
+    runner = CudaModelRunner(weights, pools, max_num_seqs, num_blocks * BLOCK_SIZE, device)
+    runner.capture(lambda done, total: None)
+    return runner
+
+
+class RunnerDriver:
+    """Sequences named by any hashable key; `step` mixes chunks of prompts with decode rows."""
+
+    def __init__(self, runner: CudaModelRunner, max_num_seqs: int, seed: int = 0) -> None:
+        self.runner = runner
+        rng = random.Random(seed)
+        self.free_blocks = rng.sample(range(runner.num_blocks), runner.num_blocks)
+        self.free_slots = rng.sample(range(max_num_seqs), max_num_seqs)
+        self.tokens: dict[object, list[int]] = {}       # known: prompt, then sampled
+        self.computed: dict[object, int] = {}
+        self.logprobs: dict[object, dict[int, torch.Tensor]] = {}  # position of the row -> [vocab_size]
+        self._tables: dict[object, list[int]] = {}
+        self._slots: dict[object, int] = {}
+        self._sampling: dict[object, SamplingParams] = {}
+        self._in_flight: list[tuple[CudaStepHandle, list[tuple[object, int]]]] = []
+
+    def add(self, key: object, prompt: list[int], sampling: SamplingParams) -> None:
+        self.tokens[key], self.computed[key], self._tables[key] = list(prompt), 0, []
+        self._slots[key], self._sampling[key], self.logprobs[key] = self.free_slots.pop(), sampling, {}
+
+    def remove(self, key: object) -> None:
+        """Finish a sequence; its slot and blocks are the next ones to be used again."""
+        self.free_slots.append(self._slots.pop(key))
+        self.free_blocks += self._tables.pop(key)
+
+    def launch(self, work: dict[object, int]) -> None:
+        """work: key -> tokens to compute; 0: decode the token sampled last."""
+        output = SchedulerOutput(scheduled=[self._row(key, count) for key, count in work.items()])
+        output.num_tokens = sum(row.num_tokens for row in output.scheduled)
+        sampled = [(key, self.computed[key]) for key, row in zip(work, output.scheduled) if row.samples]
+        self._in_flight.append((self.runner.launch(output), sampled))
+
+    def collect(self) -> None:
+        """Take the oldest step's tokens."""
+        handle, sampled = self._in_flight.pop(0)
+        assert handle.is_done(60)
+        result = handle.wait()
+        assert not result.nan_rows
+        for number, (key, position) in enumerate(sampled):
+            self.tokens[key].append(result.token_ids[number])
+            entry = result.logprobs[number] if result.logprobs else None
+            if entry is not None:
+                row = torch.empty(len(entry.top_token_ids))
+                row[torch.tensor(entry.top_token_ids)] = torch.tensor(entry.top_logprobs)
+                self.logprobs[key][position - 1] = row
+
+    def step(self, work: dict[object, int]) -> None:
+        self.launch(work)
+        self.collect()
+
+    def _row(self, key: object, count: int) -> ScheduledSequence:
+        start, table = self.computed[key], self._tables[key]
+        num_tokens = count or 1
+        first_new_block = len(table)
+        while len(table) * BLOCK_SIZE < start + num_tokens:
+            table.append(self.free_blocks.pop())
+        new_blocks = tuple(BlockId(block) for block in table[first_new_block:])
+        token_ids = self.tokens[key][start : start + num_tokens] if count else None
+        samples = not count or start + num_tokens == len(self.tokens[key])
+        admitted = Admission(self._sampling[key], self.tokens[key], ()) if start == 0 else None
+        self.computed[key] = start + num_tokens
+        return ScheduledSequence(
+            None, SlotId(self._slots[key]), start, num_tokens, token_ids, first_new_block, new_blocks, samples, admitted
+        )
+
+
+def disagreement(path: Path, tokens: list[int], logprobs: dict[int, torch.Tensor]) -> tuple[float, int]:
+    """(mean KL divergence from the float32 model, rows whose best token differs though the margin exceeds 0.05).
+
+    tokens:   a whole sequence; logprobs: position -> what the runner said of the next token
+    """
+    reference = run_chunks(load(path), tokens, len(tokens)).log_softmax(-1)
+    divergences, wrong = [], 0
+    for position, row in logprobs.items():
+        expected = reference[position]
+        divergences.append(float((expected.exp() * (expected - row)).sum()))
+        best, second = expected.topk(2).values.tolist()
+        wrong += best - second > 0.05 and int(row.argmax()) != int(expected.argmax())
+    return sum(divergences) / len(divergences), wrong
