@@ -5,6 +5,7 @@ Owns weights, KV and state pools; never text, JSON, templates or sockets to clie
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import select
@@ -230,10 +231,15 @@ def _scripted_runner(config: Config, hparams: HParams) -> tuple[ModelRunner, Mem
 
 
 def _torch_runner(context: WorkerContext, gguf: GGUFFile, hparams: HParams) -> tuple[ModelRunner, MemoryPlan]:
-    """Load the weights and allocate the pools, with progress on the status board."""
+    """Load the weights and allocate the pools, with progress on the status board; with kernels if they can."""
     config, status = context.config, context.status
     device = choose_device(config.engine.device)
     torch.set_num_threads(config.engine.threads or len(os.sched_getaffinity(0)))
+    if device.type == "cuda":
+        from workers import cuda_runner  # brings Triton, which a CPU has no use for
+
+        if cuda_runner.is_covered(gguf, hparams, config.engine.deterministic):
+            return cuda_runner.boot(context, gguf, hparams, device, functools.partial(_plan, config, hparams))
     dtype = choose_kv_dtype(config.engine.kv_dtype, hparams, device)
     status.phase = BootPhase.LOADING_WEIGHTS
 

@@ -7,6 +7,7 @@ step that follows and reach the host through pinned memory. Knows steps; never r
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -155,7 +156,6 @@ def _stream(device: torch.device) -> torch.cuda.Stream | None:
 
 
 def is_greedy(sampling: SamplingBatch) -> bool:
-    """Whether every row takes its best token and nobody asks for more."""
-    return not sampling.random and not any(
-        part is not None for part in (sampling.penalties, sampling.logit_bias, sampling.num_logprobs)
-    )
+    """Whether every row takes its best token and nobody asks for more: nothing in the batch is set."""
+    values = [getattr(sampling, field.name) for field in dataclasses.fields(sampling)]
+    return all(value is None or value == () for value in values)

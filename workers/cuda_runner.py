@@ -1,0 +1,67 @@
+"""Boots the CUDA model runner: weights, pools, captured graphs, with progress on the status board.
+
+Knows phases and progress; what covers what is the library's business.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import torch
+
+from ipc.status_board import BootPhase
+from sparkinfer.checkpoint.gguf import GGUFFile
+from sparkinfer.checkpoint.hparams import HParams
+from sparkinfer.engine.cuda_model_runner import CudaModelRunner
+from sparkinfer.engine.kv_cache import KVCache, bytes_per_block, choose_kv_dtype
+from sparkinfer.engine.memory_plan import MemoryPlan
+from sparkinfer.model.cuda.coverage import why_not_covered
+from sparkinfer.model.cuda.loader import load_decode_weights
+from sparkinfer.model.cuda.pools import CudaPools, RingStatePool
+from workers.process import WorkerContext
+
+log = logging.getLogger("gpu_scheduler")
+
+
+def is_covered(gguf: GGUFFile, hparams: HParams, is_deterministic: bool) -> bool:
+    """Whether the kernels run this checkpoint as configured; says in the log why not."""
+    reason = why_not_covered(gguf, hparams)
+    if reason is None and is_deterministic:
+        reason = "prompts are not computed row by row"
+    if reason is not None:
+        log.warning("torch's own operations in f32 instead of kernels: %s", reason)
+    return reason is None
+
+
+def boot(
+    context: WorkerContext,
+    gguf: GGUFFile,
+    hparams: HParams,
+    device: torch.device,
+    plan_for: Callable[[int, int], MemoryPlan],
+) -> tuple[CudaModelRunner, MemoryPlan]:
+    """plan_for(bytes_per_block, free_bytes) sizes the KV cache once the weights are loaded."""
+    config, status = context.config, context.status
+
+    def progress(done: int, total: int) -> None:
+        status.set_progress(done, total)
+        status.beat()
+
+    status.phase = BootPhase.LOADING_WEIGHTS
+    weights = load_decode_weights(gguf, hparams, device, progress)
+    torch.cuda.empty_cache()
+    status.set_progress(0, 0)
+    status.phase = BootPhase.ALLOCATING
+    block_size, max_num_seqs = config.engine.block_size, config.scheduler.max_num_seqs
+    dtype = choose_kv_dtype(config.engine.kv_dtype, hparams, device)
+    plan = plan_for(bytes_per_block(hparams, block_size, dtype), torch.cuda.mem_get_info(device)[0])
+    pools = CudaPools(
+        KVCache(hparams, plan.num_blocks + 1, block_size, dtype, device),
+        RingStatePool(hparams, max_num_seqs + 1, device),
+    )
+    runner = CudaModelRunner(weights, pools, max_num_seqs, plan.max_model_len, device)
+    status.phase = BootPhase.WARMING_UP
+    runner.capture(progress)
+    log.info("kernels and graphs on %s; KV cache: %d blocks of %d tokens", device, plan.num_blocks, block_size)
+    return runner, plan
