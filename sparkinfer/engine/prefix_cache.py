@@ -108,7 +108,8 @@ class PrefixCache:
     def insert(self, parent: PrefixNode, key: bytes, block: BlockId) -> PrefixNode:
         """The child of a locked node for one more block of tokens; the lock now reaches to the child.
 
-        block: holds these tokens; kept, with a reference, if the child is new.
+        block: holds these tokens, and is held by the caller. The child keeps it unless a running sequence uses the one
+        that it has, so that a lock never costs blocks beyond those which its owner holds anyway.
         """
         child = parent.children.get(key)
         if child is None:
@@ -120,6 +121,9 @@ class PrefixCache:
             self.num_nodes += 1
         elif child.users == 0:
             self.num_evictable -= 1
+            self._block_manager.share(block)
+            self._block_manager.free([child.block])
+            child.block, child.epoch = block, self.epoch + 1
         child.users += 1
         return child
 
