@@ -66,6 +66,27 @@ class MetadataReader:
             self.fail(key, "a string")
         return value
 
+    def flag(self, key: str, default: bool | None = None) -> bool:
+        value = self.metadata.get(key, default)
+        if not isinstance(value, int) or value not in (0, 1):
+            self.fail(key, "a boolean")
+        return bool(value)
+
+    def texts(self, key: str, default: tuple[str, ...] | None = None) -> list[str]:
+        value = self.metadata.get(key, default)
+        if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+            self.fail(key, "an array of strings")
+        return list(value)
+
+    def numbers(self, key: str, default: tuple[float, ...] | None = None) -> list[float]:
+        """Finite numbers."""
+        value = self.metadata.get(key, default)
+        if not isinstance(value, list | tuple) or not all(
+            isinstance(item, int | float) and math.isfinite(item) for item in value
+        ):
+            self.fail(key, "an array of finite numbers")
+        return [float(item) for item in value]
+
     def integers(self, key: str, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
         value = self.metadata.get(key, default)
         if not isinstance(value, list | tuple) or not all(isinstance(item, int) for item in value):

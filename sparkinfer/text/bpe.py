@@ -11,7 +11,8 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers
 
 from sparkinfer.errors import CheckpointError
 from sparkinfer.text.pre_tokenizers import PreTokenizer
-from sparkinfer.text.vocabulary import TokenType, Vocabulary
+from sparkinfer.text.token_types import TokenType
+from sparkinfer.text.vocabulary import Vocabulary, is_unicode
 
 
 def byte_level_bpe(vocabulary: Vocabulary, merges: Iterable[str], rules: PreTokenizer) -> Tokenizer:
@@ -37,11 +38,12 @@ def sentencepiece_bpe(vocabulary: Vocabulary, scores: Sequence[float]) -> Tokeni
             f"tokenizer.ggml.scores has {len(scores)} entries, tokenizer.ggml.tokens has {len(vocabulary)}"
         )
     ids = dict(vocabulary.mergeable_ids)
-    unknown = next((i for i, kind in enumerate(vocabulary.types) if kind == TokenType.UNKNOWN), None)
-    unknown_text = None
-    if unknown is not None:
-        unknown_text = vocabulary.tokens[unknown]
-        ids[unknown_text] = unknown
+    unknown_texts = [
+        (text, i) for i, (text, kind) in enumerate(zip(vocabulary.tokens, vocabulary.types, strict=True))
+        if kind == TokenType.UNKNOWN and is_unicode(text)
+    ]
+    ids.update(unknown_texts[:1])
+    unknown_text = unknown_texts[0][0] if unknown_texts else None
     model = models.BPE(
         vocab=ids, merges=list(_merges_by_score(vocabulary, scores)), unk_token=unknown_text, fuse_unk=False,
         byte_fallback=True,

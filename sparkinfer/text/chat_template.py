@@ -16,16 +16,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from jinja2 import Template, TemplateSyntaxError
+from jinja2 import Template
 
+from sparkinfer.checkpoint.metadata import MetadataReader
 from sparkinfer.errors import RequestError
 from sparkinfer.request import ChatPrompt, Message
 from sparkinfer.text.special_text import RenderedPrompt, choose_sentinels
 from sparkinfer.text.template_messages import template_messages
-from sparkinfer.text.template_sandbox import TEMPLATE_ERRORS, TemplateSandbox
-from sparkinfer.text.tokenizer import Tokenizer
+from sparkinfer.text.template_sandbox import COMPILE_ERRORS, TEMPLATE_ERRORS, TemplateSandbox
+from sparkinfer.text.tokenizer import Tokenizer, without_lone_surrogates
 
 logger = logging.getLogger("sparkinfer.text")
 
@@ -68,8 +70,12 @@ class ChatTemplate:
         self._template, self._refusal = _compile(source)
 
     @classmethod
-    def from_metadata(cls, metadata: dict[str, Any], tokenizer: Tokenizer) -> ChatTemplate:
-        return cls(metadata.get("tokenizer.chat_template") or None, tokenizer)
+    def from_metadata(
+        cls, metadata: dict[str, Any], tokenizer: Tokenizer, path: Path = Path("GGUF file")
+    ) -> ChatTemplate:
+        """Raises CheckpointError for a template that is no text."""
+        reader = MetadataReader(metadata, path)
+        return cls(reader.text("tokenizer.chat_template", "") or None, tokenizer)
 
     def render(self, prompt: ChatPrompt) -> RenderedPrompt:
         """The prompt's text with the template's special tokens marked.
@@ -162,7 +168,8 @@ class ChatTemplate:
             return _SANDBOX.render(self._template, variables | {"messages": messages})
         except TEMPLATE_ERRORS as error:
             reason = str(error) or type(error).__name__
-            raise RequestError(400, f"The chat template refuses the messages: {reason}", param="messages") from error
+            message = f"The chat template refuses the messages: {without_lone_surrogates(reason)}"
+            raise RequestError(400, message, param="messages") from error
 
 
 def _compile(source: str | None) -> tuple[Template | None, str]:
@@ -171,9 +178,10 @@ def _compile(source: str | None) -> tuple[Template | None, str]:
         return None, "This model has no chat template; use the completions API with a prompt."
     try:
         return _SANDBOX.compile_template(source), ""
-    except TemplateSyntaxError as error:
-        logger.error("the model's chat template does not parse, chats will be refused: %s", error)
-        return None, f"This model's chat template does not parse: {error}"
+    except COMPILE_ERRORS as error:
+        reason = str(error) or type(error).__name__
+        logger.error("the model's chat template does not parse, chats will be refused: %s", reason)
+        return None, f"This model's chat template does not parse: {without_lone_surrogates(reason)}"
 
 
 def _has_reasoning_block(message: dict[str, Any]) -> bool:

@@ -108,8 +108,8 @@ def select(pre: str | None, architecture: str | None) -> PreTokenizer:
         return KNOWN[pre]
     fallback = _BY_ARCHITECTURE.get(architecture or "", "default")
     logger.warning(
-        "tokenizer.ggml.pre is %s, which is not known: falling back to %r (chosen for architecture %r). Answers may be "
+        "tokenizer.ggml.pre is %s: falling back to %r (chosen for architecture %r). Answers may be "
         "worse; pass --tokenizer with the model's tokenizer.json to be exact. Known values: %s",
-        "missing" if pre is None else repr(pre), fallback, architecture, ", ".join(sorted(KNOWN)),
+        "missing" if pre is None else f"{pre!r}, which is not known", fallback, architecture, ", ".join(sorted(KNOWN)),
     )
     return KNOWN[fallback]

@@ -5,15 +5,18 @@ Owned by the text worker, called from its encoding thread. Knows prompts; never 
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
 from sparkinfer.checkpoint.gguf import GGUFFile
-from sparkinfer.errors import RequestError
+from sparkinfer.errors import CheckpointError, RequestError
 from sparkinfer.request import ChatPrompt, Prompt, Request, TextPrompt
 from sparkinfer.text.chat_template import ChatTemplate
 from sparkinfer.text.choice_stream import ReplyFormat, StreamOptions
-from sparkinfer.text.tokenizer import Tokenizer
+from sparkinfer.text.tokenizer import Tokenizer, without_lone_surrogates
+
+logger = logging.getLogger("sparkinfer.text")
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 
@@ -46,10 +49,11 @@ class PromptEncoder:
     def from_gguf(cls, gguf: GGUFFile, tokenizer_file: Path | None = None) -> PromptEncoder:
         """From the file's own metadata, or with the tokenizer.json given instead. Raises CheckpointError."""
         if tokenizer_file is not None:
-            tokenizer = Tokenizer.from_file(tokenizer_file, gguf.metadata)
+            tokenizer = Tokenizer.from_file(tokenizer_file, gguf.metadata, gguf.path)
+            _check_vocab_size(tokenizer, tokenizer_file, gguf)
         else:
-            tokenizer = Tokenizer.from_metadata(gguf.metadata)
-        return cls(tokenizer, ChatTemplate.from_metadata(gguf.metadata, tokenizer))
+            tokenizer = Tokenizer.from_metadata(gguf.metadata, gguf.path)
+        return cls(tokenizer, ChatTemplate.from_metadata(gguf.metadata, tokenizer, gguf.path))
 
     def encode_request(self, request: Request, max_model_len: int) -> EncodedPrompt:
         """Encode the prompt of `request` for a context of `max_model_len` tokens.
@@ -85,9 +89,9 @@ class PromptEncoder:
         """Token ids and text; the text of a token prompt is empty."""
         if isinstance(prompt, ChatPrompt):
             rendered = self._template.render(prompt)
-            return self.tokenizer.encode_rendered(rendered), rendered.text
+            return self.tokenizer.encode_rendered(rendered), without_lone_surrogates(rendered.text)
         if isinstance(prompt, TextPrompt):
-            return self.tokenizer.encode_text_prompt(prompt.text), prompt.text
+            return self.tokenizer.encode_text_prompt(prompt.text), without_lone_surrogates(prompt.text)
         for position, token_id in enumerate(prompt.token_ids):
             if not 0 <= token_id < self.tokenizer.vocab_size:
                 raise RequestError(
@@ -96,6 +100,21 @@ class PromptEncoder:
                     param=f"prompt[{position}]",
                 )
         return list(prompt.token_ids), ""
+
+
+def _check_vocab_size(tokenizer: Tokenizer, tokenizer_file: Path, gguf: GGUFFile) -> None:
+    """The embedding has no row for an id beyond its end; rows without a token are padding, as many models have it."""
+    rows = gguf.info("token_embd.weight").shape[0]
+    if tokenizer.vocab_size > rows:
+        raise CheckpointError(
+            f"{tokenizer_file}: the tokenizer has {tokenizer.vocab_size} tokens, more than the {rows} rows of "
+            f"token_embd.weight in {gguf.path}"
+        )
+    if tokenizer.vocab_size < rows:
+        logger.warning(
+            "%s has %d tokens, the model's embedding has %d rows: is it this model's tokenizer?",
+            tokenizer_file, tokenizer.vocab_size, rows,
+        )
 
 
 def _reply_format(tokenizer: Tokenizer) -> ReplyFormat:

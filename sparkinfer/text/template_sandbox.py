@@ -40,6 +40,10 @@ TEMPLATE_ERRORS = (
     TemplateError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError, RecursionError, MemoryError,
 )
 
+# What compiling one can raise: Jinja's parser and Python's compiler both give up on deep nesting, each in its own way,
+# and Python on numbers of thousands of digits.
+COMPILE_ERRORS = (TemplateError, SyntaxError, ValueError, RecursionError, MemoryError)
+
 
 class TemplateLimitError(TemplateRuntimeError):
     """The template did more work than any conversation needs."""
@@ -87,7 +91,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         self.globals["strftime_now"] = _strftime_now
 
     def compile_template(self, source: str) -> Template:
-        """Raises jinja2.TemplateSyntaxError."""
+        """Raises one of COMPILE_ERRORS."""
         tree = _CountSteps().visit(self.parse(source))
         return Template.from_code(self, self.compile(tree), self.make_globals(None), None)
 

@@ -10,7 +10,6 @@ Three ways in, by how much the text is trusted:
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,18 +17,15 @@ from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
+from sparkinfer.checkpoint.metadata import MetadataReader
 from sparkinfer.errors import CheckpointError
 from sparkinfer.text import bpe, pre_tokenizers
 from sparkinfer.text.special_text import RenderedPrompt, SpecialText
-from sparkinfer.text.vocabulary import TokenType, Vocabulary
+from sparkinfer.text.token_types import STOP_TEXTS, TokenType, mended_types
+from sparkinfer.text.vocabulary import Vocabulary, named_ids, token_id_of
 
-logger = logging.getLogger("sparkinfer.text")
-
-# Tokens that end a reply in the families we serve, whatever the file's own keys say. Llama 3's <|eom_id|> hands over
-# to a tool and ends the reply; Muse Glimmer's <|eom|> only ends a segment of it and is not here.
-_STOP_TEXTS = (
-    "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|eot|>", "<end_of_turn>", "<|end|>",
-)
+_MAX_VOCABULARY = 1 << 24
+_SOME_FILE = Path("GGUF file")  # in messages about metadata that came without its path
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +40,22 @@ class TokenizerOptions:
     add_space_prefix: bool = False  # SentencePiece: a blank before the first word, as if it stood inside a sentence
 
     @classmethod
-    def from_metadata(cls, metadata: dict[str, Any], *, add_bos: bool, add_space_prefix: bool) -> TokenizerOptions:
-        """Explicit keys of the file win over the family's defaults that are passed here."""
-        size = len(metadata.get("tokenizer.ggml.tokens", ()))
+    def from_metadata(
+        cls, reader: MetadataReader, size: int, *, add_bos: bool, add_space_prefix: bool
+    ) -> TokenizerOptions:
+        """Explicit keys of the file win over the family's defaults that are passed here; ids beyond `size` are none."""
 
-        def token_id(key: str) -> int | None:
-            value = metadata.get(f"tokenizer.ggml.{key}_token_id")
-            return int(value) if value is not None and 0 <= int(value) < size else None
+        def token_id(name: str) -> int | None:
+            value = token_id_of(reader, name)
+            return value if value is not None and value < size else None
 
         return cls(
             bos_token_id=token_id("bos"),
             eos_token_id=token_id("eos"),
             eot_token_id=token_id("eot"),
-            add_bos=bool(metadata.get("tokenizer.ggml.add_bos_token", add_bos)),
-            add_eos=bool(metadata.get("tokenizer.ggml.add_eos_token", False)),
-            add_space_prefix=bool(metadata.get("tokenizer.ggml.add_space_prefix", add_space_prefix)),
+            add_bos=reader.flag("tokenizer.ggml.add_bos_token", add_bos),
+            add_eos=reader.flag("tokenizer.ggml.add_eos_token", False),
+            add_space_prefix=reader.flag("tokenizer.ggml.add_space_prefix", add_space_prefix),
         )
 
 
@@ -76,39 +73,42 @@ class Tokenizer:
         self.stop_token_ids = self._find_stop_token_ids()
 
     @classmethod
-    def from_metadata(cls, metadata: dict[str, Any]) -> Tokenizer:
+    def from_metadata(cls, metadata: dict[str, Any], path: Path = _SOME_FILE) -> Tokenizer:
         """The tokenizer described by a GGUF file's `tokenizer.ggml.*` keys; CheckpointError if it cannot be built."""
-        vocabulary = Vocabulary.from_metadata(metadata)
-        model = metadata.get("tokenizer.ggml.model")
+        reader = MetadataReader(metadata, path)
+        vocabulary = Vocabulary.from_metadata(reader)
+        size = len(vocabulary)
+        model = reader.text("tokenizer.ggml.model", "")
         if model == "gpt2":
-            rules = pre_tokenizers.select(metadata.get("tokenizer.ggml.pre"), metadata.get("general.architecture"))
-            backend = bpe.byte_level_bpe(vocabulary, metadata.get("tokenizer.ggml.merges", ()), rules)
-            options = TokenizerOptions.from_metadata(metadata, add_bos=rules.adds_bos, add_space_prefix=False)
+            pre = reader.text("tokenizer.ggml.pre") if "tokenizer.ggml.pre" in reader else None
+            rules = pre_tokenizers.select(pre, reader.text("general.architecture", ""))
+            backend = bpe.byte_level_bpe(vocabulary, reader.texts("tokenizer.ggml.merges", ()), rules)
+            options = TokenizerOptions.from_metadata(reader, size, add_bos=rules.adds_bos, add_space_prefix=False)
         elif model == "llama":
-            backend = bpe.sentencepiece_bpe(vocabulary, metadata.get("tokenizer.ggml.scores", ()))
-            options = TokenizerOptions.from_metadata(metadata, add_bos=True, add_space_prefix=True)
+            backend = bpe.sentencepiece_bpe(vocabulary, reader.numbers("tokenizer.ggml.scores", ()))
+            options = TokenizerOptions.from_metadata(reader, size, add_bos=True, add_space_prefix=True)
         else:
-            raise CheckpointError(
-                f"tokenizer.ggml.model is {model!r}; supported are 'gpt2' (BPE) and 'llama' (SentencePiece)"
-            )
+            reader.fail("tokenizer.ggml.model", "'gpt2' (BPE) or 'llama' (SentencePiece)")
         return cls(vocabulary, backend, options)
 
     @classmethod
-    def from_file(cls, path: str | Path, metadata: dict[str, Any]) -> Tokenizer:
+    def from_file(cls, path: str | Path, metadata: dict[str, Any], model_path: Path = _SOME_FILE) -> Tokenizer:
         """A Hugging Face tokenizer.json in place of the GGUF file's arrays; BOS, EOS and template stay the file's."""
+        reader = MetadataReader(metadata, model_path)
         try:
             definition = json.loads(Path(path).read_text(encoding="utf-8"))
-            vocabulary = _vocabulary_of(definition, metadata.get("tokenizer.chat_template") or "")
+            vocabulary = _vocabulary_of(definition, reader)
             definition["added_tokens"] = [
                 token for token in definition.get("added_tokens", [])
                 if token["content"] in vocabulary.added_text_ids
             ]
             definition["model"]["vocab"] = vocabulary.mergeable_ids
-            backend = Backend.from_str(json.dumps(definition))
-        except (OSError, ValueError, LookupError, TypeError) as error:
+            backend = _backend_of(json.dumps(definition))
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise CheckpointError(f"{path} is not a usable tokenizer.json: {error}") from error
-        sized = metadata | {"tokenizer.ggml.tokens": vocabulary.tokens}
-        return cls(vocabulary, backend, TokenizerOptions.from_metadata(sized, add_bos=False, add_space_prefix=False))
+        size = len(vocabulary)
+        options = TokenizerOptions.from_metadata(reader, size, add_bos=False, add_space_prefix=False)
+        return cls(vocabulary, backend, options)
 
     @property
     def vocab_size(self) -> int:
@@ -161,8 +161,11 @@ class Tokenizer:
             return text
 
     def token_text(self, token_id: int | None) -> str | None:
-        """The text of a BOS or EOS id as templates write it; None for None."""
-        return None if token_id is None else self._bytes[token_id].decode("utf-8", "replace")
+        """The text of a BOS or EOS id as templates write it, which is the vocabulary's own; None for None."""
+        if token_id is None:
+            return None
+        text = self.vocabulary.tokens[token_id]
+        return text if text in self.vocabulary.structural_ids else self._bytes[token_id].decode("utf-8", "replace")
 
     def decode(self, token_ids: Iterable[int], skip_special: bool = True) -> str:
         """Text of whole ids, U+FFFD for invalid bytes; the inverse of `encode`, so its blank prefix is dropped."""
@@ -174,29 +177,41 @@ class Tokenizer:
     def _encode_all(self, texts: list[str]) -> list[list[int]]:
         """One call for all texts: between two calls another thread could keep the GIL for its whole interval."""
         prefix = " " if self.options.add_space_prefix else ""
-        prepared = [prefix + _without_lone_surrogates(text) if text else "" for text in texts]
+        prepared = [prefix + without_lone_surrogates(text) if text else "" for text in texts]
         return [list(encoding.ids) for encoding in self._backend.encode_batch_fast(prepared, add_special_tokens=False)]
 
     def _find_stop_token_ids(self) -> frozenset[int]:
         structural = self.vocabulary.structural_ids
-        ids = {structural[text] for text in _STOP_TEXTS if text in structural}
+        ids = {structural[text] for text in STOP_TEXTS if text in structural}
         named = (self.options.eos_token_id, self.options.eot_token_id)
         return frozenset(ids.union(i for i in named if i is not None))
 
 
-def _vocabulary_of(definition: dict[str, Any], template: str) -> Vocabulary:
+def _vocabulary_of(definition: dict[str, Any], reader: MetadataReader) -> Vocabulary:
     by_id = {token_id: text for text, token_id in definition["model"]["vocab"].items()}
     added = {token["id"]: token for token in definition.get("added_tokens", [])}
     by_id |= {token_id: token["content"] for token_id, token in added.items()}
+    bad = next((i for i in by_id if type(i) is not int or not 0 <= i < _MAX_VOCABULARY), None)
+    if bad is not None:
+        raise ValueError(f"token id {bad!r} is not an integer from 0 to {_MAX_VOCABULARY - 1}")
     tokens = [by_id.get(i, "") for i in range(max(by_id) + 1)]
     types = [TokenType.NORMAL if i in by_id else TokenType.UNUSED for i in range(len(tokens))]
     for token_id, token in added.items():
         types[token_id] = TokenType.CONTROL if token["special"] else TokenType.USER_DEFINED
     byte_level = "ByteLevel" in json.dumps([definition.get("pre_tokenizer"), definition.get("decoder")])
-    return Vocabulary(tokens, [int(kind) for kind in types], byte_level, template)
+    mended = mended_types(tokens, types, *named_ids(reader))
+    return Vocabulary(tokens, mended, byte_level, reader.text("tokenizer.chat_template", ""))
 
 
-def _without_lone_surrogates(text: str) -> str:
+def _backend_of(definition: str) -> Backend:
+    """Raises ValueError; the library itself raises nothing narrower than Exception."""
+    try:
+        return Backend.from_str(definition)
+    except Exception as error:
+        raise ValueError(str(error)) from error
+
+
+def without_lone_surrogates(text: str) -> str:
     """Halves of UTF-16 pairs, which JSON can carry and UTF-8 cannot, become U+FFFD."""
     if text.isascii():
         return text

@@ -4,29 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import cached_property
-from typing import Any
 
+from sparkinfer.checkpoint.metadata import MetadataReader
 from sparkinfer.errors import CheckpointError
+from sparkinfer.text.token_types import REPLY_MARKERS, TokenType, is_barred, mended_types
 
-# Markers that a reply's reader must see, whatever type the file gives them.
-REPLY_MARKERS = frozenset({
-    "<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>",
-})
 _PADDING = re.compile(r"\[PAD\d+\]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-
-
-class TokenType(IntEnum):
-    """GGUF's `tokenizer.ggml.token_type`."""
-
-    NORMAL = 1
-    UNKNOWN = 2
-    CONTROL = 3
-    USER_DEFINED = 4
-    UNUSED = 5
-    BYTE = 6
 
 
 def byte_alphabet() -> dict[str, int]:
@@ -41,6 +27,25 @@ def byte_alphabet() -> dict[str, int]:
 
 
 _BYTE_OF = byte_alphabet()
+_NAMES = ("bos", "eos", "eot", "eom", "padding")
+_NO_ID = 2**32 - 1
+
+
+def is_unicode(text: str) -> bool:
+    """False for text with lone surrogates."""
+    return text.isascii() or _SURROGATE.search(text) is None
+
+
+def token_id_of(reader: MetadataReader, name: str) -> int | None:
+    """The id that the file gives to "bos", "eos" ...; None without one (writers have used -1 for that)."""
+    token_id = reader.integer(f"tokenizer.ggml.{name}_token_id", -1, low=-(2**31), high=_NO_ID)
+    return token_id if 0 <= token_id < _NO_ID else None
+
+
+def named_ids(reader: MetadataReader) -> tuple[frozenset[int], int | None]:
+    """Ids of the tokens that the file names as ends and beginnings, and the one for unknown text."""
+    ids = (token_id_of(reader, name) for name in _NAMES)
+    return frozenset(token_id for token_id in ids if token_id is not None), token_id_of(reader, "unknown")
 
 
 @dataclass(frozen=True)
@@ -57,17 +62,19 @@ class Vocabulary:
     template: str = ""
 
     @classmethod
-    def from_metadata(cls, metadata: dict[str, Any]) -> Vocabulary:
-        tokens = metadata.get("tokenizer.ggml.tokens")
+    def from_metadata(cls, reader: MetadataReader) -> Vocabulary:
+        """Raises CheckpointError naming the key that is missing or ill-typed."""
+        tokens = reader.texts("tokenizer.ggml.tokens", ())
         if not tokens:
             raise CheckpointError("tokenizer.ggml.tokens is missing: the file has no vocabulary (pass --tokenizer)")
-        types = [int(kind) for kind in metadata.get("tokenizer.ggml.token_type", [TokenType.NORMAL] * len(tokens))]
+        types = reader.integers("tokenizer.ggml.token_type", (TokenType.NORMAL,) * len(tokens))
         if len(types) != len(tokens):
             raise CheckpointError(
                 f"tokenizer.ggml.token_type has {len(types)} entries, tokenizer.ggml.tokens has {len(tokens)}"
             )
-        byte_level = metadata.get("tokenizer.ggml.model") == "gpt2"
-        return cls(list(tokens), types, byte_level, metadata.get("tokenizer.chat_template") or "")
+        mended = mended_types(tokens, types, *named_ids(reader))
+        byte_level = reader.text("tokenizer.ggml.model", "") == "gpt2"
+        return cls(tokens, mended, byte_level, reader.text("tokenizer.chat_template", ""))
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -76,8 +83,9 @@ class Vocabulary:
     def structural_ids(self) -> dict[str, int]:
         """Text -> id of the tokens that no client text may ever become.
 
-        All control tokens, and those user-defined ones that the chat template writes itself (`<think>`, `<tool_call>`)
-        or a reply is parsed by. Other user-defined tokens (runs of blanks, HTML tags) are ordinary text.
+        All control tokens, and those user-defined ones that the chat template writes itself (`<think>`, `<tool_call>`),
+        a reply is parsed by, or that have the form `<|name|>`. Other user-defined tokens (runs of blanks, HTML tags)
+        are ordinary text.
         """
         ids: dict[str, int] = {}
         for token_id, (text, kind) in enumerate(zip(self.tokens, self.types, strict=True)):
@@ -88,7 +96,7 @@ class Vocabulary:
     def _is_structural_text(self, text: str, kind: int) -> bool:
         if kind != TokenType.USER_DEFINED or not text.strip() or text.isalnum():
             return False
-        return text in REPLY_MARKERS or (len(text) > 1 and text in self.template)
+        return text in REPLY_MARKERS or is_barred(text) or (len(text) > 1 and text in self.template)
 
     @cached_property
     def added_text_ids(self) -> dict[str, int]:
@@ -97,17 +105,21 @@ class Vocabulary:
         return {
             text: token_id
             for token_id, (text, kind) in enumerate(zip(self.tokens, self.types, strict=True))
-            if kind == TokenType.USER_DEFINED and text and text not in structural and not _PADDING.fullmatch(text)
+            if kind == TokenType.USER_DEFINED and text and text not in structural
+            and not _PADDING.fullmatch(text) and is_unicode(text)
         }
 
     @cached_property
     def mergeable_ids(self) -> dict[str, int]:
-        """Text -> id of the tokens that plain text may become; the first id wins where a text repeats."""
+        """Text -> id of the tokens that plain text may become; the first id wins where a text repeats.
+
+        Tokens whose text is not Unicode cannot be: no text has them as a part.
+        """
         kinds = (TokenType.NORMAL, TokenType.BYTE)
         structural = self.structural_ids
         ids: dict[str, int] = {}
         for token_id, (text, kind) in enumerate(zip(self.tokens, self.types, strict=True)):
-            if kind in kinds and text not in structural:
+            if kind in kinds and text not in structural and is_unicode(text):
                 ids.setdefault(text, token_id)
         return ids | {text: i for text, i in self.added_text_ids.items() if text not in ids}
 
@@ -143,4 +155,8 @@ def _sentencepiece_bytes(text: str) -> bytes:
 
 
 def _utf8(text: str) -> bytes:
-    return text.encode("utf-8", "replace")
+    """Bytes of the file that were not UTF-8, which its reader keeps as lone surrogates, come back as they were."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # half of a UTF-16 pair, as JSON can have it
+        return text.encode("utf-8", "replace")

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from sparkinfer.text.choice_stream import ChoiceStream, ReplyFormat, StreamOptions, TextDelta
 from sparkinfer.text.entry_pairing import TokenEntry
+from sparkinfer.text.token_types import TokenType
 from sparkinfer.text.tokenizer import Tokenizer
-from sparkinfer.text.vocabulary import TokenType, Vocabulary
+from sparkinfer.text.vocabulary import Vocabulary
 
 THINK = StreamOptions(reply_format=ReplyFormat.THINK)
 

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tokenizers import normalizers
 
+from sparkinfer.checkpoint.metadata import MetadataReader
 from sparkinfer.errors import CheckpointError
 from sparkinfer.text import bpe, pre_tokenizers
 from sparkinfer.text.tokenizer import Tokenizer
@@ -64,7 +65,7 @@ def llama_cpp_cases() -> list[tuple[str, list[int]]]:
 def test_qwen2_vocabulary_ids(qwen2_metadata: dict[str, Any]) -> None:
     """llama.cpp does not normalise to NFC as the model's own tokenizer does: without NFC all strings agree."""
     assert qwen2_metadata["tokenizer.ggml.pre"] == "qwen35"
-    vocabulary = Vocabulary.from_metadata(qwen2_metadata)
+    vocabulary = Vocabulary.from_metadata(MetadataReader(qwen2_metadata, Path("qwen2.gguf")))
     rules = pre_tokenizers.KNOWN["qwen35"]
     backend = bpe.byte_level_bpe(
         vocabulary, qwen2_metadata["tokenizer.ggml.merges"], pre_tokenizers.PreTokenizer(rules.patterns, nfc=False)
