@@ -251,8 +251,7 @@ def _add_tile(
                 xm_ptr + m * (COLS // 16), chunk, tl.zeros_like(chunk), zero, COLS, NATIVE,
             )
             if GROUP > 0:
-                columns: tl.constexpr = 16 if FMT == Q8_0 else 32
-                factor = group_factor(ss_ptr + m * (COLS // 16), chunk, zero, eps, columns, GROUP)
+                factor = group_factor(ss_ptr + m * (COLS // 16), chunk, zero, eps, 16 if FMT == Q8_0 else 32, GROUP)
                 product = product * factor[:, :, None]
             new_sums = new_sums + (sums[m] + product,)
     return new_sums
