@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import logging
 import os
 import select
 import shutil
 import signal
-import socket
 import sys
 import time
 from pathlib import Path
@@ -29,9 +27,10 @@ from sparkinfer.checkpoint.hparams import HParams
 from sparkinfer.config import Config, ServerConfig, cache_dir, load_config
 from sparkinfer.errors import CheckpointError, ConfigError
 from sparkinfer.log import setup_logging
-from workers.boot_progress import BootProgress, banner
+from workers.boot_progress import BootProgress, announce
 from workers.child import Child
 from workers.command_line import overrides, parse_arguments
+from workers.listen_address import AddressInUse, claim_address
 from workers.run_dir import create_run_dir
 
 log = logging.getLogger("supervisor")
@@ -39,6 +38,8 @@ log = logging.getLogger("supervisor")
 MODULES = {"gpu": "workers.gpu_scheduler", "text": "workers.text", "http": "workers.http_frontend"}
 EXIT_CLEAN, EXIT_CUT, EXIT_BOOT, EXIT_CONFIG = 0, 1, 3, 4
 MAX_BOOT_FAILURES = 3        # respawns in a row that never became READY before the service gives up
+MAX_CRASHES = 10             # deaths in a row, each within a minute of its spawn, before the service gives up
+SAME_SIGNAL_S = 0.1          # `timeout` and process groups deliver one wish twice
 ABORT_GRACE_S = 2.0          # SIGABRT (a stack dump) to SIGKILL
 STOP_GRACE_S = 2.0           # SIGTERM to SIGKILL for processes that hold no request
 
@@ -59,6 +60,7 @@ class Supervisor:
         self.announced = False
         self.exit_code: int | None = None
         self.drain_started_at = 0.0
+        self.was_cut = False              # a drain did not end every request as it should
         self._signals: list[int] = []
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
@@ -98,17 +100,22 @@ class Supervisor:
             if number == signal.SIGHUP:
                 self._reload()
                 continue
-            if self.drain_started_at:
+            if not self.drain_started_at:
+                self._drain(signal.Signals(number).name)
+            elif time.monotonic() - self.drain_started_at > SAME_SIGNAL_S:
                 log.warning("second signal: stopping at once")
                 self.exit_code = EXIT_CUT if self._open_http() else EXIT_CLEAN
+                for child in self.children:
+                    child.kill(signal.SIGKILL)
+
+    def _drain(self, reason: str) -> None:
+        log.info("%s: draining", reason)
+        self.drain_started_at = time.monotonic()
+        for child in self._open_http():
+            if child.is_ready and child.outbox is not None:
+                child.outbox.send(Drain(self.config.server.drain_grace_s))
             else:
-                log.info("%s: draining", signal.Signals(number).name)
-                self.drain_started_at = time.monotonic()
-                for child in self._open_http():
-                    if child.is_ready and child.outbox is not None:
-                        child.outbox.send(Drain(self.config.server.drain_grace_s))
-                    else:
-                        child.kill(signal.SIGKILL)
+                child.kill(signal.SIGKILL)
 
     def _reload(self) -> None:
         log.info("SIGHUP: reading the API keys again")
@@ -149,18 +156,19 @@ class Supervisor:
                     self._child_died(child, os.waitstatus_to_exitcode(wait_status))
 
     def _child_died(self, child: Child, code: int) -> None:
-        was_ready = child.is_ready
+        was_ready, description = child.is_ready, child.describe_exit(code)
         child.died()
         child.status.mark_stopped()
         for peer in self.children:
             if peer.pid and peer.outbox is not None:
                 peer.outbox.send(PeerDown(child.name, child.generation))
         if self.drain_started_at:
+            self.was_cut |= was_ready and (code != EXIT_CLEAN or child not in self._http())
             return
-        log.error("%s died: %s", child.name, _describe_exit(code))
+        log.error("%s died: %s", child.name, description)
         if code in (EXIT_BOOT, EXIT_CONFIG) and not was_ready:
             self.exit_code = code
-        elif not self.announced or (not was_ready and child.failures > MAX_BOOT_FAILURES):
+        elif not self.announced or child.failures > (MAX_CRASHES if was_ready else MAX_BOOT_FAILURES):
             self.exit_code = EXIT_BOOT
         else:
             log.info("%s: next start in %.1f s", child.name, child.plan_respawn())
@@ -178,7 +186,7 @@ class Supervisor:
                 self.exit_code = EXIT_BOOT
         if not self.announced and all(child.is_ready for child in self.children) and not self.drain_started_at:
             self.announced = True
-            print(banner(self.config.server, self.fabric.board.read_service_info()), flush=True)
+            announce(self.config.server, self.fabric.board.read_service_info())
 
     def _child_ready(self, child: Child) -> None:
         child.is_ready = True
@@ -213,14 +221,17 @@ class Supervisor:
         if not self.drain_started_at or self.exit_code is not None:
             return
         if not self._open_http():
-            self.exit_code = EXIT_CLEAN
+            self.exit_code = EXIT_CUT if self.was_cut else EXIT_CLEAN
             return
         grace = self.config.server.drain_grace_s
         if grace and time.monotonic() - self.drain_started_at > grace + STOP_GRACE_S:
             self.exit_code = EXIT_CUT
 
+    def _http(self) -> list[Child]:
+        return [child for child in self.children if child.name.startswith("http-")]
+
     def _open_http(self) -> list[Child]:
-        return [child for child in self.children if child.pid and child.name.startswith("http-")]
+        return [child for child in self._http() if child.pid]
 
     def _stop_all(self) -> None:
         for child in self.children:
@@ -243,22 +254,17 @@ def worker_names(server: ServerConfig) -> tuple[str, ...]:
     return ("gpu-0", *texts, *https)
 
 
-def require_free_port(server: ServerConfig) -> None:
-    """Raise OSError when something listens on host:port already (http workers share it by SO_REUSEPORT)."""
-    family, kind, protocol, _, address = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)[0]
-    with socket.socket(family, kind, protocol) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(address)
-
-
-def _describe_exit(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    hint = " (out of memory?)" if code == -signal.SIGKILL else ""
-    return f"{signal.Signals(-code).name}{hint}"
+def open_standard_streams() -> None:
+    """Closed descriptors 0-2 would be given to the next files opened, and children would write into those."""
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
 
 
 def main(argv: list[str] | None = None) -> int:
+    open_standard_streams()
     arguments = parse_arguments(argv)
     try:
         config = load_config(arguments.config, overrides(arguments))
@@ -266,26 +272,25 @@ def main(argv: list[str] | None = None) -> int:
             print("configuration OK")
             return EXIT_CLEAN
         setup_logging("supervisor", config.log.level)
-        require_free_port(config.server)
+        server, claim = claim_address(config.server)
+        config = dataclasses.replace(config, server=server)
         model_path = resolve(config.model.path, cache_dir(config.model))
         vocab_size = HParams.from_gguf(GGUFFile.open(model_path)).vocab_size
         run_dir, lock = create_run_dir(config.server.run_dir)
     except (ConfigError, CheckpointError) as error:
         print(f"sparkinfer: {error}", file=sys.stderr)
         return EXIT_CONFIG
-    except OSError as error:
-        where = f"{config.server.host}:{config.server.port}"
-        reason = f"{where} is in use" if error.errno == errno.EADDRINUSE else f"{where}: {error}"
-        print(f"sparkinfer: {reason}", file=sys.stderr)
-        return EXIT_BOOT
-    try:
-        return Supervisor(config, model_path, vocab_size, run_dir).run()
-    except MemoryError as error:  # Segment.create
+    except AddressInUse as error:
         print(f"sparkinfer: {error}", file=sys.stderr)
         return EXIT_BOOT
-    finally:
-        shutil.rmtree(run_dir, ignore_errors=True)
-        lock.close()
+    with claim, lock:
+        try:
+            return Supervisor(config, model_path, vocab_size, run_dir).run()
+        except MemoryError as error:  # Segment.create
+            print(f"sparkinfer: {error}", file=sys.stderr)
+            return EXIT_BOOT
+        finally:
+            shutil.rmtree(run_dir, ignore_errors=True)
 
 
 if __name__ == "__main__":

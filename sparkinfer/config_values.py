@@ -31,6 +31,8 @@ def converted(where: str, value: Any, kind: Any, source: str) -> Any:
         return float(value)
     if type(value) is not origin:
         raise ConfigError(f"{where} = {value!r}: expected {_TYPE_NAMES[origin]}")
+    if origin is str and not value.isprintable():
+        raise ConfigError(f"{where} = {value!r}: expected printable text")
     return value
 
 

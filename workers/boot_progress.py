@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import shlex
 import sys
 
 import msgspec
@@ -33,25 +36,32 @@ class BootProgress:
             return
         self._shown[worker] = (phase, step)
         amount = f": {done / 1e6:,.0f} of {total / 1e6:,.0f} MB ({100 * done // total} %)" if total else ""
-        print(f"{worker}: {PHASE_TEXT[phase]}{amount}", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # nobody reads any more: the server goes on
+            print(f"{worker}: {PHASE_TEXT[phase]}{amount}", file=sys.stderr, flush=True)
+
+
+def announce(server: ServerConfig, service_info: bytes | None) -> None:
+    """Print the READY message."""
+    with contextlib.suppress(OSError):
+        print(banner(server, service_info), flush=True)
 
 
 def banner(server: ServerConfig, service_info: bytes | None) -> str:
     """The READY message: one curl line and one OpenAI-SDK snippet, both ready to paste."""
     model = msgspec.json.decode(service_info)["model"] if service_info else ""
-    host = "127.0.0.1" if server.host in ("0.0.0.0", "::") else server.host
-    url = f"http://{host}:{server.port}"
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(server.host, server.host)
+    url = f"http://[{host}]:{server.port}" if ":" in host else f"http://{host}:{server.port}"
     key = "YOUR_API_KEY" if server.api_keys else "none"
     header = f" -H 'Authorization: Bearer {key}'" if server.api_keys else ""
-    body = f'{{"model":"{model}","messages":[{{"role":"user","content":"Say hello."}}],"max_tokens":64}}'
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 64})
     return f"""
 READY  {url}  {model}
 
-  curl -s {url}/v1/chat/completions{header} -H 'Content-Type: application/json' -d '{body}'
+  curl -s {url}/v1/chat/completions{header} -H 'Content-Type: application/json' -d {shlex.quote(body)}
 
   from openai import OpenAI
   client = OpenAI(base_url="{url}/v1", api_key="{key}")
-  for chunk in client.chat.completions.create(model="{model}", stream=True,
+  for chunk in client.chat.completions.create(model={json.dumps(model)}, stream=True,
                                               messages=[{{"role": "user", "content": "Say hello."}}]):
       print(chunk.choices[0].delta.content or "" if chunk.choices else "", end="", flush=True)
 """

@@ -72,6 +72,15 @@ class Child:
             self.outbox.close()
             self.outbox = None
 
+    def describe_exit(self, code: int) -> str:
+        """How the process ended, for the log; a signal's number is negative."""
+        if code >= 0:
+            return f"exit code {code}"
+        if self.aborted_at:
+            return f"{signal.Signals(-code).name} (its main loop stood still)"
+        hint = " (out of memory?)" if code == -signal.SIGKILL else ""
+        return f"{signal.Signals(-code).name}{hint}"
+
     def plan_respawn(self) -> float:
         """Set and return the jittered delay in seconds before the next generation."""
         delay: float = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2 ** (self.failures - 1)) * random.uniform(0.5, 1.5)

@@ -39,6 +39,7 @@ from sparkinfer.errors import CheckpointError, ConfigError
 from sparkinfer.log import setup_logging
 
 EXIT_CLEAN, EXIT_CRASHED, EXIT_BOOT, EXIT_CONFIG = 0, 1, 3, 4
+EXIT_CUT = 2  # a drain cut requests off; the supervisor exits with 1 then
 HEARTBEAT_S = 0.5
 BACKLOG_BYTES = 64 << 20  # what may wait for a peer that does not read before its requests are given up
 
@@ -138,8 +139,8 @@ class WorkerContext:
         loop.call_later(HEARTBEAT_S, self._beat, loop)
 
 
-def run(body: Callable[[WorkerContext], None], inbox_decoder: MessageDecoder[Any]) -> NoReturn:
-    """Run a worker's `body` to its end and exit with the code that the supervisor understands.
+def run(body: Callable[[WorkerContext], int], inbox_decoder: MessageDecoder[Any]) -> NoReturn:
+    """Run a worker's `body` to its end and exit with the code it returns, which the supervisor understands.
 
     The one place of a worker that catches everything: what escapes `body` is ours, its traceback goes to the log,
     and the process ends (3 before READY: not to be tried again; 1 after it: to be respawned).
@@ -154,8 +155,7 @@ def run(body: Callable[[WorkerContext], None], inbox_decoder: MessageDecoder[Any
     try:
         context = WorkerContext(spec, inbox_decoder)
         status = context.status
-        body(context)
-        code = EXIT_CLEAN
+        code = body(context)
     except (ConfigError, CheckpointError) as error:
         log.error("%s", error)
         code = EXIT_CONFIG
@@ -183,14 +183,14 @@ def _raise_descriptor_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def run_async(main: Callable[[WorkerContext], Awaitable[None]]) -> Callable[[WorkerContext], None]:
+def run_async(main: Callable[[WorkerContext], Awaitable[int]]) -> Callable[[WorkerContext], int]:
     """A body for `run` that drives `main` on a uvloop event loop."""
 
-    def body(context: WorkerContext) -> None:
-        async def start() -> None:
-            await main(context)
+    def body(context: WorkerContext) -> int:
+        async def start() -> int:
+            return await main(context)
 
-        uvloop.run(start())
+        return uvloop.run(start())
 
     return body
 

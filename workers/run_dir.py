@@ -12,31 +12,33 @@ import tempfile
 from pathlib import Path
 from typing import TextIO
 
+from ipc.endpoints import socket_path
 from sparkinfer.errors import ConfigError
 
 PREFIX = "sparkinfer-"
+LONGEST_WORKER_NAME, MOST_GENERATIONS = "text-63", 10**6
 
 
 def create_run_dir(configured: str) -> tuple[Path, TextIO]:
-    """Create the directory (and `metrics` in it); returns it with its held lock.
+    """Create a fresh directory (and `metrics` in it); returns it with its held lock. What was there stays untouched.
 
-    configured: [server] run_dir; empty for a fresh folder under the system's temporary directory.
-    Raises ConfigError when it cannot be made or another live server uses it.
+    configured: [server] run_dir, the folder to make it in; empty for the system's temporary directory.
+    Raises ConfigError when it cannot be made or its sockets' paths would be too long.
     """
+    parent = Path(configured or tempfile.gettempdir())
     try:
-        if configured:
-            path = Path(configured)
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        else:
-            _remove_dead_runs(Path(tempfile.gettempdir()))
-            path = Path(tempfile.mkdtemp(prefix=PREFIX))
+        parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _remove_dead_runs(parent)
+        path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
         lock = _lock(path)
-        if lock is None:
-            raise ConfigError(f"[server] run_dir = {configured!r}: another server is using it")
-        shutil.rmtree(path / "metrics", ignore_errors=True)
+        assert lock is not None  # nobody else knows the name yet
+        socket_path(path, LONGEST_WORKER_NAME, MOST_GENERATIONS)
         (path / "metrics").mkdir()
     except OSError as error:
         raise ConfigError(f"[server] run_dir = {configured!r}: {error.strerror} ({error.filename})") from None
+    except ValueError as error:  # socket_path
+        shutil.rmtree(path)
+        raise ConfigError(f"[server] run_dir = {configured!r}: {error}") from None
     return path, lock
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import resource
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import httpx
 import pytest
 
-from tests.system.harness import ROOT, one_line, run_supervisor, shared_memory_names
+from tests.system.harness import ROOT, SCRIPTED, Server, one_line, run_supervisor, shared_memory_names
 
 
 @pytest.mark.parametrize(
@@ -55,6 +59,83 @@ def test_missing_file(tmp_path: Path) -> None:
     result = run_supervisor("--config", str(tmp_path / "none.toml"))
     assert result.returncode == 4
     assert "none.toml" in one_line(result.stderr)
+
+
+def test_not_a_file() -> None:
+    assert "not a file" in one_line(run_supervisor("--config", "/dev/zero").stderr)
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("server.host=no such host", ["[server] host", "no such host"]),
+        ("server.host=203.0.113.1", ["[server] host", "203.0.113.1"]),
+        ("engine.device=banana", ["[engine] device", "cuda:N"]),
+        ("model.name=a\nb", ["[model] name", "printable"]),
+        (f"server.run_dir=/tmp/{'x' * 120}", ["[server] run_dir", "too long"]),
+    ],
+)
+def test_setting_that_cannot_work(embedded_model: Path, setting: str, words: list[str]) -> None:
+    settings = (f"model.path={embedded_model}", "server.port=19874", setting)
+    result = run_supervisor(*(word for s in settings for word in ("--set", s)))
+    assert result.returncode == 4
+    line = one_line(result.stderr)
+    assert all(word in line for word in words), line
+
+
+def test_run_dir_keeps_what_it_held(embedded_model: Path, tmp_path: Path) -> None:
+    """The operator may name any folder; only our own fresh one in it is removed."""
+    (tmp_path / "metrics").mkdir()
+    (tmp_path / "metrics" / "precious.txt").write_text("keep me")
+    server = Server(embedded_model, *SCRIPTED, f"server.run_dir={tmp_path}")
+    server.wait_ready()
+    assert server.stop() == 0
+    assert [str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")] == ["metrics", "metrics/precious.txt"]
+
+
+def test_second_server_on_the_same_port(embedded_model: Path) -> None:
+    with Server(embedded_model, *SCRIPTED) as server:
+        result = run_supervisor("--set", f"server.port={server.port}", "--set", f"model.path={embedded_model}")
+    assert result.returncode == 3
+    assert "is in use" in one_line(result.stderr)
+
+
+def test_two_servers_started_together(embedded_model: Path) -> None:
+    """Whichever claims the port first serves; the other one says so and exits."""
+    first = Server(embedded_model, *SCRIPTED)
+    second = Server(embedded_model, *SCRIPTED, f"server.port={first.port}")
+    deadline = time.monotonic() + 30
+    while first.process.poll() is None and second.process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    loser, winner = (first, second) if first.process.poll() is not None else (second, first)
+    assert loser.stop() == 3
+    assert "is in use" in loser.log
+    winner.wait_ready()
+    assert winner.stop() == 0
+
+
+def test_host_names_resolve(embedded_model: Path) -> None:
+    with Server(embedded_model, *SCRIPTED, "server.host=localhost") as server:
+        assert "READY  http://" in server.log
+
+
+def test_nobody_reads_the_output(embedded_model: Path) -> None:
+    """`supervisor.py | head -1` must not end the server."""
+    read_end, write_end = os.pipe()
+    command = [sys.executable, str(ROOT / "supervisor.py"), "--model", str(embedded_model), "--port", "19873"]
+    server = subprocess.Popen([*command, "--set", "engine.runner=scripted"], stdout=write_end, stderr=write_end)
+    os.close(write_end)
+    os.read(read_end, 1)
+    os.close(read_end)
+    deadline = time.monotonic() + 60
+    while server.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(httpx.TransportError):
+            if httpx.get("http://127.0.0.1:19873/ready", timeout=5).status_code == 200:
+                break
+        time.sleep(0.05)
+    server.terminate()
+    assert server.wait(20) == 0
 
 
 @pytest.mark.parametrize("name", ["dev.toml", "prod.toml"])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
+import socket
 import threading
 import time
 from pathlib import Path
@@ -40,7 +42,7 @@ def test_idle_server_exits_clean(embedded_model: Path, number: int) -> None:
         server.signal(number)
         assert server.wait() == 0
         assert not any(process.is_running() for process in processes)
-        assert not server.run_dir.exists()
+        assert list(server.run_dir.iterdir()) == []
         assert "Traceback" not in server.log
 
 
@@ -83,7 +85,22 @@ def test_streams_beyond_the_grace_end_with_an_error(embedded_model: Path) -> Non
         thread, outcomes = in_thread(server.url, 2, 1000)
         wait_active(server, 2)
         server.signal(signal.SIGTERM)
-        server.wait()
+        assert server.wait() == 1
         thread.join(30)
         assert [o.num_ends for o in outcomes] == [1, 1]
         assert all(o.errors for o in outcomes)
+
+
+HALF_BODY = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
+
+
+@pytest.mark.parametrize("half", [HALF_BODY, b"GET /hea"])
+def test_half_sent_requests_do_not_hold_the_server(embedded_model: Path, half: bytes) -> None:
+    with Server(embedded_model, *SCRIPTED, "server.drain_grace_s=0") as server:
+        with contextlib.ExitStack() as open_connections:
+            for _ in range(3):
+                connection = open_connections.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+                connection.sendall(half)
+            threading.Event().wait(0.2)
+            server.signal(signal.SIGTERM)
+            assert server.wait() == 0
