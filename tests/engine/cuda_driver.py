@@ -12,8 +12,9 @@ from sparkinfer.checkpoint.hparams import HParams
 from sparkinfer.engine.cuda_model_runner import CudaModelRunner
 from sparkinfer.engine.cuda_step import CudaStepHandle
 from sparkinfer.engine.kv_cache import KVCache
-from sparkinfer.engine.scheduler_output import Admission, ScheduledSequence, SchedulerOutput
+from sparkinfer.engine.scheduler_output import Admission, ScheduledSequence, SchedulerOutput, StateCopy
 from sparkinfer.engine.sequence import BlockId, SlotId
+from sparkinfer.engine.snapshot_pool import SnapshotId
 from sparkinfer.model.cuda.loader import load_decode_weights
 from sparkinfer.model.cuda.pools import CudaPools, RingStatePool
 from sparkinfer.sampling_params import SamplingParams
@@ -53,6 +54,7 @@ class RunnerDriver:
         self._tables: dict[object, list[int]] = {}
         self._slots: dict[object, int] = {}
         self._sampling: dict[object, SamplingParams] = {}
+        self._told: set[object] = set()
         self._in_flight: list[tuple[CudaStepHandle, list[tuple[object, int]]]] = []
 
     def add(self, key: object, prompt: list[int], sampling: SamplingParams) -> None:
@@ -61,12 +63,16 @@ class RunnerDriver:
 
     def remove(self, key: object) -> None:
         """Finish a sequence; its slot and blocks are the next ones to be used again."""
+        self._told.discard(key)
         self.free_slots.append(self._slots.pop(key))
         self.free_blocks += self._tables.pop(key)
 
-    def launch(self, work: dict[object, int]) -> None:
-        """work: key -> tokens to compute; 0: decode the token sampled last."""
+    def launch(self, work: dict[object, int], copies: tuple[tuple[object, int, bool], ...] = ()) -> None:
+        """work: key -> tokens to compute; 0: decode the token sampled last. copies: (key, snapshot, restores)."""
         output = SchedulerOutput(scheduled=[self._row(key, count) for key, count in work.items()])
+        output.state_copies = [
+            StateCopy(SlotId(self._slots[key]), SnapshotId(snapshot), restores) for key, snapshot, restores in copies
+        ]
         output.num_tokens = sum(row.num_tokens for row in output.scheduled)
         sampled = [(key, self.computed[key]) for key, row in zip(work, output.scheduled) if row.samples]
         self._in_flight.append((self.runner.launch(output), sampled))
@@ -85,6 +91,12 @@ class RunnerDriver:
                 row[torch.tensor(entry.top_token_ids)] = torch.tensor(entry.top_logprobs)
                 self.logprobs[key][position - 1] = row
 
+    def fork(self, key: object, source: object, num_tokens: int) -> None:
+        """A new sequence whose first num_tokens (whole blocks) are `source`'s; its state must come from a snapshot."""
+        self.add(key, self.tokens[source], self._sampling[source])
+        self._tables[key] = self._tables[source][: num_tokens // BLOCK_SIZE]
+        self.computed[key] = num_tokens
+
     def step(self, work: dict[object, int]) -> None:
         self.launch(work)
         self.collect()
@@ -92,13 +104,15 @@ class RunnerDriver:
     def _row(self, key: object, count: int) -> ScheduledSequence:
         start, table = self.computed[key], self._tables[key]
         num_tokens = count or 1
-        first_new_block = len(table)
+        is_new = key not in self._told
+        self._told.add(key)
+        first_new_block = 0 if is_new else len(table)
         while len(table) * BLOCK_SIZE < start + num_tokens:
             table.append(self.free_blocks.pop())
         new_blocks = tuple(BlockId(block) for block in table[first_new_block:])
         token_ids = self.tokens[key][start : start + num_tokens] if count else None
         samples = not count or start + num_tokens == len(self.tokens[key])
-        admitted = Admission(self._sampling[key], self.tokens[key], ()) if start == 0 else None
+        admitted = Admission(self._sampling[key], self.tokens[key], ()) if is_new else None
         self.computed[key] = start + num_tokens
         return ScheduledSequence(
             None, SlotId(self._slots[key]), start, num_tokens, token_ids, first_new_block, new_blocks, samples, admitted

@@ -25,6 +25,7 @@ class PlainDecodeStep:
 
     def run(self, inputs: DecodeInputs) -> Tensor:
         self.logits.copy_(reference_step(self._weights, inputs))
+        self.residual.copy_((0 * self.logits).sum(-1, keepdim=True).expand_as(self.residual))
         inputs.input_ids.copy_(self.logits.argmax(-1))
         return self.logits
 

@@ -1,0 +1,117 @@
+"""The CUDA runner's bookkeeping on the CPU, kernels replaced by their references: tokens, slots, blocks, order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from sparkinfer.engine.cuda_model_runner import CudaModelRunner
+from sparkinfer.sampling_params import SamplingParams
+from tests.engine.cuda_driver import RunnerDriver, disagreement, make_runner
+from tests.engine.plain_kernels import use_plain_kernels
+from tests.model.tiny import golden, tiny_gguf
+
+CPU = torch.device("cpu")
+NUM_SEQS = 3
+GREEDY = SamplingParams(max_tokens=64, temperature=0.0, seed=1)
+WATCHED = SamplingParams(max_tokens=64, temperature=0.0, seed=1, logprobs=1024)
+MAX_MEAN_KL = 1e-3  # int8 activations
+
+
+@pytest.fixture(params=["qwen35", "qwen3moe", "qwen2"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return tiny_gguf(request.param, tmp_path)
+
+
+@pytest.fixture
+def runner(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CudaModelRunner]:
+    use_plain_kernels(monkeypatch)
+    runner = make_runner(path, CPU, NUM_SEQS, num_blocks=16)
+    yield runner
+    runner.close()
+
+
+def prompt(start: int, count: int) -> list[int]:
+    return golden("qwen3")["tokens_300"].tolist()[start : start + count]
+
+
+def check(driver: RunnerDriver, path: Path, key: object, num_rows: int) -> None:
+    mean_kl, num_wrong = disagreement(path, driver.tokens[key], driver.logprobs[key])
+    assert len(driver.logprobs[key]) == num_rows
+    assert mean_kl < MAX_MEAN_KL
+    assert num_wrong == 0
+
+
+def test_chunks_and_decode_steps_mix(path: Path, runner: CudaModelRunner) -> None:
+    driver = RunnerDriver(runner, NUM_SEQS)
+    driver.add("long", prompt(0, 40), WATCHED)
+    driver.add("short", prompt(60, 2), WATCHED)
+    driver.add("one", prompt(80, 1), WATCHED)
+    driver.step({"long": 3, "short": 2})
+    driver.step({"short": 0, "long": 1, "one": 1})
+    driver.step({"long": 36, "one": 0, "short": 0})
+    driver.step({"one": 0, "long": 0, "short": 0})
+    driver.step({"long": 0})
+    check(driver, path, "long", 3)
+    check(driver, path, "short", 4)
+    check(driver, path, "one", 3)
+
+
+def test_slots_and_blocks_are_used_again(path: Path, runner: CudaModelRunner) -> None:
+    driver = RunnerDriver(runner, NUM_SEQS)
+    for turn in range(3):
+        driver.add(turn, prompt(7 * turn, 20 - turn), WATCHED)
+        driver.step({turn: 20 - turn})
+        driver.step({turn: 0})
+        check(driver, path, turn, 2)
+        driver.remove(turn)
+
+
+def test_steps_may_be_in_flight_before_their_tokens_are_known(path: Path, runner: CudaModelRunner) -> None:
+    """Greedy steps, whose tokens never leave the device between steps, choose what watched ones do."""
+    texts = []
+    for sampling in (WATCHED, GREEDY):
+        driver = RunnerDriver(runner, NUM_SEQS)
+        for key in range(NUM_SEQS):
+            driver.add(key, prompt(30 * key, 5 + key), sampling)
+        driver.launch({key: 5 + key for key in range(NUM_SEQS)})
+        for step in range(4):
+            driver.launch({key: 0 for key in range(NUM_SEQS) if key != step})
+            driver.collect()
+        driver.collect()
+        texts.append(driver.tokens)
+    assert texts[0] == texts[1]
+
+
+def test_state_comes_back_from_a_snapshot(path: Path, runner: CudaModelRunner) -> None:
+    driver = RunnerDriver(runner, NUM_SEQS)
+    driver.add("first", prompt(0, 37), WATCHED)
+    driver.step({"first": 32})
+    driver.launch({"first": 5}, (("first", 0, False),))
+    driver.collect()
+    driver.fork("second", "first", 32)
+    driver.launch({"second": 6, "first": 0}, (("second", 0, True),))
+    driver.collect()
+    driver.step({"second": 0})
+    check(driver, path, "second", 2)
+    check(driver, path, "first", 2)
+
+
+def test_rows_of_nan_are_told_and_harmless(runner: CudaModelRunner) -> None:
+    driver = RunnerDriver(runner, NUM_SEQS)
+    driver.add("broken", prompt(0, 4), GREEDY)
+    driver.step({"broken": 4})
+    graph = runner._graphs._graphs[1]
+    for pool in (*graph._inputs.kv, graph._inputs.conv):
+        for tensor in pool or ():
+            if tensor is not None:
+                tensor.fill_(float("nan"))
+    driver.launch({"broken": 0})
+    driver.launch({"broken": 0})
+    for handle, _ in driver._in_flight:
+        result = handle.wait()
+        assert result.nan_rows == [0]
+        assert 0 <= result.token_ids[0] < 1024
