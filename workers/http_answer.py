@@ -75,10 +75,12 @@ class StreamBody:
         self._meter = meter
         self.flush()
 
-    def detach(self) -> None:
-        """The stream is over."""
-        if self._meter is not None:
-            self._meter.close()
+    def detach(self) -> bool:
+        """The stream is over; True when its client was cut off."""
+        if self._meter is None:
+            return False
+        self._meter.close()
+        return self._meter.is_cut_off
 
     def flush(self) -> None:
         if self._transport is None or not self._chunks:
@@ -206,6 +208,7 @@ class Answer:
         if reason not in (FinishReason.STOP, FinishReason.LENGTH):
             self.fail(RequestError(503, "The generation was aborted", code="aborted"))
             return
+        self._metrics.count_choice(event)
         self._body.finish(self._first_index[event.request_id] + event.choice, reason)
         self.usage.add_choice(event.num_tokens, event.num_reasoning_tokens, event.ttft_ms, event.generation_ms)
         self._cached[event.request_id] = max(self._cached.get(event.request_id, 0), event.num_cached_tokens)

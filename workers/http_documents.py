@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from sparkinfer.api.models import ModelInfo, info_document
 from sparkinfer.api.models_document import ModelsDocument
-from sparkinfer.config import PublishConfig
+from sparkinfer.config import PublishConfig, ServerConfig
 from sparkinfer.errors import RequestError
 from workers.http_exchange import Exchange, Response, json_response
 from workers.http_generations import Generations
 from workers.http_metrics import CONTENT_TYPE, HttpMetrics
 from workers.http_service import Service
+from workers.http_vllm_names import with_vllm_names
 
 MODEL_PREFIX = "/v1/models/"
 
@@ -21,11 +22,13 @@ class Documents:
     """Handlers of GET routes, all answered at once from memory."""
 
     def __init__(
-        self, service: Service, generations: Generations, metrics: HttpMetrics, publish: PublishConfig
-    ) -> None:
+        self, service: Service, generations: Generations, metrics: HttpMetrics, server: ServerConfig,
+        publish: PublishConfig,
+    ) -> None:  # fmt: skip
         self._service = service
         self._generations = generations
         self._metrics = metrics
+        self._config = server
         self._models = ModelsDocument(publish, service.max_queue_depth)
 
     async def health(self, _exchange: Exchange) -> Response:
@@ -63,8 +66,11 @@ class Documents:
 
     async def metrics(self, _exchange: Exchange) -> Response:
         """GET /metrics"""
-        body = self._metrics.render(self._service.engine_gauges())
-        return Response(200, body, [("content-type", CONTENT_TYPE)])
+        text = self._metrics.render(self._service.engine_gauges(), self._service.processes())
+        if self._config.vllm_metric_names:
+            info = self._service.model_info
+            text = with_vllm_names(text, info.model if info is not None else "")
+        return Response(200, text.encode(), [("content-type", CONTENT_TYPE)])
 
     def _info(self) -> ModelInfo:
         info = self._service.model_info

@@ -42,7 +42,7 @@ class HttpFrontend:
     def __init__(self, context: WorkerContext) -> None:
         self._context = context
         self._config = context.config.server
-        self._metrics = HttpMetrics(str(Path(context.spec.run_dir) / "metrics"))
+        self._metrics = HttpMetrics(context.spec.name, str(Path(context.spec.run_dir) / "metrics"))
         self._service = LiveService(context)
         self._pool = LiveTextPool(context.spec.index, context.spec.generation, context.peers)
         self._ids = RequestIds(context.spec.index, context.spec.generation)
@@ -73,7 +73,8 @@ class HttpFrontend:
         await serving
 
     def _servers(self) -> list[Server]:
-        documents = Documents(self._service, self._generations, self._metrics, self._context.config.publish)
+        publish = self._context.config.publish
+        documents = Documents(self._service, self._generations, self._metrics, self._config, publish)
         access_log = AccessLog(self._context.spec.name, self._context.config.log.access)
         prompts = Prompts(self._generations, self._pool, self._ids)
         table = routes(documents, self._generations, prompts)

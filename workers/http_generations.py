@@ -171,7 +171,8 @@ class Generations:
     def _close(self, answer: Answer, body: StreamBody | WholeBody) -> None:
         if isinstance(body, StreamBody):
             self._streams.discard(body)
-            body.detach()
+            if body.detach():
+                self._metrics.cut_off.inc()
         self.open_answers.discard(answer)
         if not self.open_answers:
             self._idle.set()

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from ipc.status_board import GpuGauge
 from sparkinfer.api.models import ModelInfo, model_info_from_json
+from workers.http_processes import Processes, ProcessSample
 from workers.process import WorkerContext
 
 GPU = "gpu-0"
@@ -20,11 +21,19 @@ _ENGINE_GAUGES = {
     "total_kv_blocks": GpuGauge.TOTAL_KV_BLOCKS,
     "free_state_slots": GpuGauge.FREE_STATE_SLOTS,
     "total_state_slots": GpuGauge.TOTAL_STATE_SLOTS,
+    "engine_steps_total": GpuGauge.STEPS,
+    "engine_tokens_generated_total": GpuGauge.TOKENS_GENERATED,
+    "engine_requests_total": GpuGauge.REQUESTS,
+    "engine_aborts_total": GpuGauge.ABORTS,
     "preemptions_total": GpuGauge.PREEMPTIONS,
     "swap_outs_total": GpuGauge.SWAP_OUTS,
     "admission_waits_total": GpuGauge.ADMISSION_WAITS,
     "admission_wait_timeouts_total": GpuGauge.ADMISSION_WAIT_TIMEOUTS,
 }
+_USAGE_RATIOS = (
+    ("kv_cache_usage_ratio", "free_kv_blocks", "total_kv_blocks"),
+    ("state_usage_ratio", "free_state_slots", "total_state_slots"),
+)
 
 
 class Service(Protocol):
@@ -42,8 +51,11 @@ class Service(Protocol):
     def max_queue_depth(self) -> int:
         """Requests that may run and wait at once; 0: unlimited."""
 
-    def engine_gauges(self) -> dict[str, int]:
+    def engine_gauges(self) -> dict[str, float]:
         """active_requests, free_kv_blocks and so on, as the engine last wrote them; counters end in _total."""
+
+    def processes(self) -> list[ProcessSample]:
+        """How every process of the service is doing."""
 
 
 class LiveService:
@@ -52,6 +64,7 @@ class LiveService:
     def __init__(self, context: WorkerContext) -> None:
         self._peers = context.peers
         self._board = context.board
+        self._processes = Processes(context.board, context.spec.workers, context.spec.supervisor_pid)
         self._gpu = context.board.slot(context.spec.workers.index(GPU))
         self.model_info: ModelInfo | None = None
         self.max_queue_depth = context.config.scheduler.max_queue_depth
@@ -61,8 +74,20 @@ class LiveService:
         has_engine = self._peers.outbox(GPU) is not None
         return has_engine and self.model_info is not None and bool(self._peers.names("text"))
 
-    def engine_gauges(self) -> dict[str, int]:
-        return {name: self._gpu.gauge(gauge) for name, gauge in _ENGINE_GAUGES.items()}
+    def engine_gauges(self) -> dict[str, float]:
+        gpu = self._gpu
+        gauges: dict[str, float] = {
+            name: gpu.total(gauge) if name.endswith("_total") else gpu.gauge(gauge)
+            for name, gauge in _ENGINE_GAUGES.items()
+        }
+        gauges["running_requests"] = max(0, gauges["active_requests"] - gauges["waiting_requests"])
+        for usage, free, total in _USAGE_RATIOS:
+            gauges[usage] = 1 - gauges[free] / gauges[total] if gauges[total] else 0.0
+        gauges["uptime_seconds"] = self._processes.uptime_s()
+        return gauges
+
+    def processes(self) -> list[ProcessSample]:
+        return self._processes.samples()
 
     def on_peer_up(self, name: str) -> None:
         """The engine publishes the model's facts before it is announced."""

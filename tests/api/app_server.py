@@ -30,6 +30,7 @@ from workers.http_documents import Documents
 from workers.http_events import EventRouter
 from workers.http_generations import Generations, RequestIds
 from workers.http_metrics import HttpMetrics
+from workers.http_processes import ProcessSample
 from workers.http_prompts import Prompts
 from workers.http_server import make_server
 
@@ -120,8 +121,12 @@ class FixedService:
         self.is_ready = True
         self.max_queue_depth = 0
 
-    def engine_gauges(self) -> dict[str, int]:
-        return {"active_requests": 3, "waiting_requests": 1, "free_kv_blocks": 40}
+    def engine_gauges(self) -> dict[str, float]:
+        requests = {"active_requests": 3, "waiting_requests": 1, "running_requests": 2}
+        return {**requests, "free_kv_blocks": 40, "uptime_seconds": 1}
+
+    def processes(self) -> list[ProcessSample]:
+        return [ProcessSample("gpu-0", True, 1.5, 4096, 2, 0.1)]
 
 
 class AppServer:
@@ -171,7 +176,7 @@ class AppServer:
         ids = RequestIds(0, 1)
         self.generations = Generations(self.service, self.pool, metrics, ids, self.config)
         self.keys = ApiKeys(self.config.api_keys, self.config.api_keys_file)
-        documents = Documents(self.service, self.generations, metrics, self.publish)
+        documents = Documents(self.service, self.generations, metrics, self.config, self.publish)
         access_log = AccessLog("http-0", is_enabled=False)
         prompts = Prompts(self.generations, self.pool, ids)
         app = HttpApp(self.config, routes(documents, self.generations, prompts), self.keys, metrics, access_log)
