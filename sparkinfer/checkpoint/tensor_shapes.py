@@ -1,21 +1,27 @@
 """The tensors each architecture must have, and their shapes, derived from the hyperparameters.
 
-Knows GGUF tensor names. Prediction blocks behind the trunk, and tensors it does not list, are not looked at.
+Knows GGUF tensor names. Prediction blocks behind the trunk are not looked at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator
 from typing import Protocol
+
+import numpy as np
 
 from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.checkpoint.layer_types import LayerType
+from sparkinfer.checkpoint.rope_params import RopeParams
 from sparkinfer.errors import CheckpointError
 
 Shape = tuple[int, ...]
 
 QK_NORM_ARCHITECTURES = ("qwen3", "qwen3moe", "qwen35", "qwen35moe", "gemma3", "muse-glimmer")
 SANDWICH_NORM_ARCHITECTURES = ("gemma3", "muse-glimmer")
+ROPE_DIVISORS = "rope_freqs.weight"  # Llama 3's long-context scaling
+_COMPANION = re.compile(r"(?P<owner>.+)\.(?P<kind>scale|input_scale)")
 
 
 class Widths(Protocol):
@@ -25,6 +31,10 @@ class Widths(Protocol):
     def architecture(self) -> str: ...
     @property
     def layer_types(self) -> tuple[LayerType, ...]: ...
+    @property
+    def num_nextn_layers(self) -> int: ...
+    @property
+    def rope(self) -> RopeParams: ...
     @property
     def hidden_size(self) -> int: ...
     @property
@@ -54,28 +64,58 @@ class Widths(Protocol):
 
 
 def check_tensor_shapes(gguf: GGUFFile, widths: Widths) -> None:
-    """Raises CheckpointError naming the first tensor that is missing or has another shape than the metadata says."""
-    expected = {
-        "token_embd.weight": (widths.vocab_size, widths.hidden_size),
-        "output_norm.weight": (widths.hidden_size,),
-    }
-    if "output.weight" in gguf.tensors:
-        expected["output.weight"] = expected["token_embd.weight"]
-    _check(gguf, expected)
-    for layer, kind in enumerate(widths.layer_types):
-        prefix = f"blk.{layer}."
-        fused = f"{prefix}ffn_gate_up_exps.weight" in gguf.tensors
-        for name, shape in _layer_shapes(widths, kind, fused):
-            _check(gguf, {prefix + name: shape})
-
-
-def _check(gguf: GGUFFile, expected: dict[str, Shape]) -> None:
+    """Raises CheckpointError naming the first tensor that is missing, of another shape, or not part of such a model."""
+    expected = expected_shapes(gguf.tensors.keys(), widths)
     for name, shape in expected.items():
         found = gguf.info(name).shape
         if found != shape and not (name.endswith("ffn_gate_inp_shexp.weight") and found == (1, *shape)):
             raise CheckpointError(
                 f"{gguf.path}: tensor {name!r} has shape {list(found)}, the metadata says {list(shape)}"
             )
+    for name in gguf.tensors:
+        if name not in expected and not _is_nextn(name, widths):
+            _check_companion(gguf, name, expected, widths)
+    if ROPE_DIVISORS in expected:
+        divisors = gguf.dequantize(ROPE_DIVISORS)
+        if not (np.isfinite(divisors) & (divisors > 0)).all():
+            raise CheckpointError(f"{gguf.path}: tensor {ROPE_DIVISORS!r} holds divisors that are not above 0")
+
+
+def expected_shapes(names: Collection[str], widths: Widths) -> dict[str, Shape]:
+    """Tensor name -> shape of all that the model is made of; `names` decides about those a file may go without."""
+    expected = {
+        "token_embd.weight": (widths.vocab_size, widths.hidden_size),
+        "output_norm.weight": (widths.hidden_size,),
+    }
+    if "output.weight" in names:
+        expected["output.weight"] = expected["token_embd.weight"]
+    if ROPE_DIVISORS in names and widths.architecture == "llama":
+        expected[ROPE_DIVISORS] = (widths.rope.dim // 2,)
+    for layer, kind in enumerate(widths.layer_types):
+        prefix = f"blk.{layer}."
+        fused = f"{prefix}ffn_gate_up_exps.weight" in names
+        expected |= {prefix + name: shape for name, shape in _layer_shapes(widths, kind, fused)}
+    return expected
+
+
+def _check_companion(gguf: GGUFFile, name: str, expected: Collection[str], widths: Widths) -> None:
+    """Formats without room for a factor (NVFP4) keep it in a tensor beside: one, or one per expert."""
+    companion = _COMPANION.fullmatch(name)
+    owner = companion["owner"] if companion else ""
+    if companion is None or not {owner, f"{owner}.weight"}.intersection(expected):
+        raise CheckpointError(f"{gguf.path}: tensor {name!r} is not part of a {widths.architecture!r} model")
+    allowed = {1, widths.num_experts} if owner.endswith("_exps") else {1}
+    found = gguf.info(name).num_elements
+    if companion["kind"] == "scale" and found not in allowed:
+        sizes = " or ".join(map(str, sorted(allowed)))
+        raise CheckpointError(f"{gguf.path}: tensor {name!r} has {found} elements, it must have {sizes}")
+
+
+def _is_nextn(name: str, widths: Widths) -> bool:
+    """Whether the tensor belongs to a prediction block, which lie after the trunk."""
+    block = re.match(r"blk\.(\d+)\.", name)
+    num_layers = len(widths.layer_types)
+    return block is not None and num_layers <= int(block[1]) < num_layers + widths.num_nextn_layers
 
 
 def _layer_shapes(widths: Widths, kind: LayerType, has_fused_experts: bool) -> Iterator[tuple[str, Shape]]:

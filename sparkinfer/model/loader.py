@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 import numpy as np
@@ -10,20 +9,18 @@ import torch
 from torch import Tensor
 
 from sparkinfer.checkpoint.gguf import GGUFFile
-from sparkinfer.checkpoint.hparams import HParams
 from sparkinfer.errors import CheckpointError
 from sparkinfer.model.module import Module
 
 Progress = Callable[[int, int], None]  # (bytes_done, bytes_total) of the checkpoint's tensor data
 
 
-def load_tensors(model: Module, gguf: GGUFFile, hparams: HParams, device: torch.device, progress: Progress) -> None:
+def load_tensors(model: Module, gguf: GGUFFile, device: torch.device, progress: Progress) -> None:
     """Read every unloaded tensor of `model` and let its modules prepare.
 
-    Raises CheckpointError naming a tensor that is missing, unexpected, or of another shape.
+    Raises CheckpointError naming a tensor that is missing, of another shape, or not finite.
     """
     slots = {name: (owner, attribute) for name, owner, attribute in model.unloaded_tensors()}
-    _refuse_unexpected(gguf, set(slots), hparams)
     bytes_total = sum(gguf.tensors[name].num_bytes for name in slots if name in gguf.tensors)
     bytes_done = 0
     for name, (owner, attribute) in slots.items():
@@ -47,6 +44,8 @@ def _read(gguf: GGUFFile, name: str, shape: torch.Size, device: torch.device) ->
         values = values * scale.reshape(-1, *[1] * (values.ndim - 1))
     tensor = torch.empty(shape, dtype=torch.float32)
     np.copyto(tensor.numpy(), values)
+    if not torch.stack(torch.aminmax(tensor)).isfinite().all():  # one pass: both are NaN if any value is
+        raise CheckpointError(f"{gguf.path}: tensor {name!r} holds values that are not finite: the file is damaged")
     return tensor.to(device)
 
 
@@ -57,20 +56,3 @@ def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
 def _scale_name(name: str) -> str:
     """The factor that belongs to a tensor whose format has no room for one (NVFP4): [1], or [num_experts]."""
     return name.removesuffix(".weight") + ".scale"
-
-
-def _refuse_unexpected(gguf: GGUFFile, expected: set[str], hparams: HParams) -> None:
-    scales = {_scale_name(name) for name in expected} | {
-        name.removesuffix(".weight") + ".input_scale" for name in expected
-    }
-    for name in gguf.tensors:
-        if name not in expected and name not in scales and not _is_skipped(name, hparams):
-            raise CheckpointError(f"{gguf.path}: tensor {name!r} is not part of a {hparams.architecture!r} model")
-
-
-def _is_skipped(name: str, hparams: HParams) -> bool:
-    """Next-token-prediction blocks, which lie after the trunk."""
-    block = re.match(r"blk\.(\d+)\.", name)
-    if block is None:
-        return False
-    return hparams.num_layers <= int(block[1]) < hparams.num_layers + hparams.num_nextn_layers

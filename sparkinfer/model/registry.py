@@ -34,14 +34,14 @@ def load_model(
 
     progress(bytes_done, bytes_total) is called after every tensor.
     is_deterministic: see make_deterministic
-    Raises CheckpointError for an unknown architecture, or a missing, unexpected or wrongly shaped tensor.
+    Raises CheckpointError for an unknown architecture, or a missing, wrongly shaped or damaged tensor.
     """
     architecture = ARCHITECTURES.get(hparams.architecture)
     if architecture is None:
         known = ", ".join(sorted(ARCHITECTURES))
         raise CheckpointError(f"{gguf.path}: architecture {hparams.architecture!r} is not supported; known: {known}")
     model = architecture(hparams, gguf.tensors.keys(), device)
-    load_tensors(model, gguf, hparams, device, progress)
+    load_tensors(model, gguf, device, progress)
     if is_deterministic:
         make_deterministic(model, device)
     return model

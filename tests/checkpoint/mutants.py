@@ -21,8 +21,10 @@ from sparkinfer.checkpoint.ggml_type import GGMLType
 from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.checkpoint.hparams import HParams
 from sparkinfer.checkpoint.memory_plan import plan_memory
+from sparkinfer.checkpoint.sampling_defaults import sampling_defaults
 from sparkinfer.errors import CheckpointError
-from tests.checkpoint.builder import Tensor, Typed, gguf_bytes, model_metadata, model_tensors
+from sparkinfer.text.prompt_encoder import PromptEncoder
+from tests.checkpoint.builder import VOCAB, Tensor, Typed, gguf_bytes, model_metadata, model_tensors
 
 ABSURD = (0, 1, 2, 7, 8, 9, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**60, 2**63, 2**64 - 1)
 
@@ -44,11 +46,15 @@ def originals() -> list[bytes]:
         "general.alignment": 64, "nested": [[1, 2], [3]], "texts": ["a", "bc", ""], "flags": [True, False],
         "wide": Typed("u64", 2**40), "small": Typed("i8", -1), "precise": Typed("f64", 0.1),
         "tokenizer.chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}",
+        "tokenizer.ggml.pre": "gpt-2", "tokenizer.ggml.token_type": [Typed("i32", 1 + i % 6) for i in range(VOCAB)],
+        "tokenizer.ggml.merges": ["a b", "c d"], "tokenizer.ggml.eos_token_id": 3, "tokenizer.ggml.add_bos_token": True,
+        "general.sampling.temp": 0.5, "general.sampling.top_k": 20,
     }
-    packed = {"k": Tensor((2, 256), GGMLType.Q4_K), "q": Tensor((3, 32), GGMLType.Q8_0)}
+    behind = {"llama.nextn_predict_layers": 1}
+    packed = {"blk.1.k": Tensor((2, 256), GGMLType.Q4_K), "blk.1.q": Tensor((3, 32), GGMLType.Q8_0)}
     split = {"split.count": Typed("u16", 0), "split.no": Typed("u16", 0)}
     return [
-        gguf_bytes(model_metadata("llama", 1) | extra, model_tensors("llama", 1) | packed),
+        gguf_bytes(model_metadata("llama", 2) | extra | behind, model_tensors("llama", 1) | packed),
         gguf_bytes(model_metadata("qwen35moe", 2) | split, model_tensors("qwen35moe", 2)),
         gguf_bytes(model_metadata("muse-glimmer", 1) | {"muse-glimmer.attention.sliding_window_pattern": [True]},
                    model_tensors("muse-glimmer", 1)),
@@ -58,7 +64,7 @@ def originals() -> list[bytes]:
 def mutate(original: bytes, rng: random.Random) -> bytes:
     """One to three changes, most of them in the header, where the structure is."""
     content = bytearray(original)
-    header_end = min(len(content), 4000)
+    header_end = min(len(content), 5000)
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         at = rng.randrange(header_end if rng.random() < 0.9 else len(original)) % max(1, len(content))
         kind = rng.randrange(8)
@@ -92,6 +98,8 @@ def use(path: Path) -> None:
         if gguf.tensors[name].ggml_type is not GGMLType.Q1_0:
             assert gguf.dequantize(name).dtype == np.float32
     plan_memory(gguf, HParams.from_gguf(gguf), num_tokens=64, num_seqs=2)
+    sampling_defaults(gguf.metadata, gguf.path)
+    PromptEncoder.from_gguf(gguf)
 
 
 def run(count: int, seed: int, folder: Path) -> Outcome:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sparkinfer.checkpoint.gguf import GGUFFile
@@ -239,3 +240,38 @@ def test_the_embedded_model(embedded_model: Path) -> None:
     assert (hparams.vocab_size, hparams.max_position, hparams.ffn_size) == (49152, 8192, 1536)
     assert hparams.has_tied_embeddings
     assert (hparams.rope.theta, hparams.rope.dim) == (1e5, 64)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "extra", "message"),
+    [
+        ("llama", {"blk.0.attn_q.bias": (builder.QUERY,)}, "'blk.0.attn_q.bias' is not part of a 'llama' model"),
+        ("llama", {"blk.2.attn_norm.weight": (16,)}, "'blk.2.attn_norm.weight' is not part of"),
+        ("llama", {"rope_freqs.weight": (3,)}, r"'rope_freqs.weight' has shape \[3\], the metadata says \[4\]"),
+        ("llama", {"rope_freqs.weight": (4,)}, "'rope_freqs.weight' holds divisors that are not above 0"),
+        ("qwen3", {"rope_freqs.weight": (4,)}, "'rope_freqs.weight' is not part of a 'qwen3' model"),
+        ("qwen3", {"blk.0.attn_q.scale": (7,)}, "'blk.0.attn_q.scale' has 7 elements, it must have 1"),
+        ("qwen3", {"blk.0.attn_norm.scale": (2, 2)}, "'blk.0.attn_norm.scale' has 4 elements, it must have 1"),
+        ("qwen3moe", {"blk.0.ffn_up_exps.scale": (2,)}, "ffn_up_exps.scale' has 2 elements, it must have 1 or 3"),
+        ("qwen3moe", {"blk.0.attn_q.scale": (3,)}, "'blk.0.attn_q.scale' has 3 elements, it must have 1"),
+        ("qwen3", {"blk.0.zorp.scale": (1,)}, "'blk.0.zorp.scale' is not part of"),
+        ("qwen3", {"scale": (1,)}, "'scale' is not part of"),
+    ],
+)
+def test_a_tensor_that_does_not_belong_is_named(
+    tmp_path: Path, architecture: str, extra: dict[str, tuple[int, ...]], message: str
+) -> None:
+    tensors = model_tensors(architecture, 2) | {name: Tensor(shape) for name, shape in extra.items()}
+    with pytest.raises(CheckpointError, match=message):
+        read_bytes(tmp_path, model_metadata(architecture, 2), tensors)
+
+
+def test_tensors_that_may_be_there(tmp_path: Path) -> None:
+    names = {"blk.0.attn_q.scale": (1,), "blk.0.ffn_up_exps.scale": (3,), "blk.1.ffn_up_exps.scale": (1, 1),
+             "blk.1.attn_k.input_scale": (5,), "output.weight": (builder.VOCAB, builder.HIDDEN),
+             "blk.2.nextn.eh_proj.weight": (16, 32)}
+    tensors = model_tensors("qwen3moe", 2) | {name: Tensor(shape) for name, shape in names.items()}
+    metadata = model_metadata("qwen3moe", 3) | {"qwen3moe.nextn_predict_layers": 1}
+    assert not read_bytes(tmp_path, metadata, tensors).has_tied_embeddings
+    divisors = Tensor((4,), raw=np.array([1, 1, 2, 8], "<f4").tobytes())
+    read_bytes(tmp_path, model_metadata("llama", 2), model_tensors("llama", 2) | {"rope_freqs.weight": divisors})

@@ -13,9 +13,12 @@ import torch
 
 from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.checkpoint.hparams import HParams
+from sparkinfer.checkpoint.tensor_shapes import expected_shapes
 from sparkinfer.errors import CheckpointError
+from sparkinfer.model.architectures import ARCHITECTURES as BUILDERS
 from sparkinfer.model.registry import Model, load_model
 from tests.model.driver import CPU, run_chunks
+from tests.model.tiny import ARCHITECTURES
 
 PathOf = Callable[[str], Path]
 
@@ -93,13 +96,41 @@ def test_progress_reaches_the_total(tiny_path: PathOf) -> None:
             {"blk.0.ffn_up.weight": np.zeros((256, 128), np.float32)},
             "tensor 'blk.0.ffn_up.weight' has shape (256, 128); expected (256, 256)",
         ),
-        ({"blk.0.attn_q.bias": np.zeros(256, np.float32)}, "tensor 'blk.0.attn_q.bias' is not part of a 'llama' model"),
-        ({"blk.2.attn_norm.weight": np.zeros(256, np.float32)}, "tensor 'blk.2.attn_norm.weight' is not part of"),
     ],
 )
 def test_a_wrong_tensor_is_named(edits: dict[str, np.ndarray | None], message: str, tiny_path: PathOf) -> None:
     with pytest.raises(CheckpointError, match=re.escape(message)):
         load_edited(tiny_path("llama"), edits)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", ["token_embd.weight", "blk.1.attn_k.weight", "blk.0.ffn_norm.weight"])
+def test_a_single_value_that_is_not_finite_is_found(name: str, value: float, tiny_path: PathOf) -> None:
+    path = tiny_path("llama")
+    values = values_of(path, name).copy()
+    values.flat[-3] = value
+    with pytest.raises(CheckpointError, match=rf"tensor '{name}' holds values that are not finite"):
+        load_edited(path, {name: values})
+
+
+def test_values_near_the_largest_float_are_finite(tiny_path: PathOf) -> None:
+    path, name = tiny_path("llama"), "output_norm.weight"
+    values = np.full_like(values_of(path, name), np.finfo(np.float32).max)
+    assert np.array_equal(load_edited(path, {name: values}).output_norm.weight, values)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_models_are_made_of_the_tensors_that_a_checkpoint_is_checked_for(architecture: str, tiny_path: PathOf) -> None:
+    gguf = GGUFFile.open(tiny_path(architecture))
+    hparams = HParams.from_gguf(gguf)
+    names = {*gguf.tensors, "rope_freqs.weight", "output.weight"}
+    untied = dataclasses.replace(hparams, has_tied_embeddings=False)
+    model = BUILDERS[architecture](untied, names, CPU)
+    shapes = {name: getattr(owner, attribute).shape for name, owner, attribute in model.unloaded_tensors()}
+    expected = expected_shapes(names, untied)
+    assert set(shapes) == set(expected)
+    for name, shape in shapes.items():
+        assert np.prod(shape) == np.prod(expected[name]), name
 
 
 def test_an_unknown_architecture_is_named(tiny_path: PathOf) -> None:
