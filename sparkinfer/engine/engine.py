@@ -10,6 +10,7 @@ from typing import Protocol
 
 import msgspec
 
+from sparkinfer.engine.mask_source import NO_MASK_ROW
 from sparkinfer.engine.model_runner import DeviceMemoryError, ModelRunner, StepHandle
 from sparkinfer.engine.scheduler import Scheduler
 from sparkinfer.engine.scheduler_output import SchedulerOutput, StepResult
@@ -87,9 +88,11 @@ class Engine:
         priority: int = 0,
         client_id: int = 0,
         hints: PrefixHints = NO_HINTS,
+        mask_rows: tuple[int, ...] = (),
     ) -> None:
         """Queue `n` sequences over one prompt, choice i with seed + i.
 
+        mask_rows: where each choice's masks are; empty: nothing constrains them
         The next step tells the sink that they are queued, or that each of them has ended with an error.
         """
         stop_token_ids = frozenset(sampling.stop_token_ids)
@@ -101,6 +104,7 @@ class Engine:
             Sequence(
                 request_id, choice, reply_to, prompt_token_ids, msgspec.structs.replace(sampling, seed=seed + choice),
                 stop_token_ids, now, priority, client_id, hints,
+                mask_rows[choice] if mask_rows else NO_MASK_ROW,
             )
             for choice in range(n)
         ]
@@ -131,7 +135,7 @@ class Engine:
     def _launch(self) -> bool:
         self.scheduler.expire(self._clock())
         output = self.scheduler.schedule()
-        if not output.scheduled:
+        if not output.rows:
             return False
         now = self._clock()
         for scheduled in output.scheduled:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from sparkinfer.engine.scheduler_output import Logprobs, SchedulerOutput, StepResult
+from sparkinfer.engine.mask_source import NO_MASK_ROW, MaskSource, allows, lowest_allowed
+from sparkinfer.engine.scheduler_output import Admission, Logprobs, SchedulerOutput, StepResult
 from sparkinfer.engine.sequence import SlotId
 
 Script = Callable[[list[int]], list[int]]
@@ -44,9 +46,17 @@ class StepCost:
     busy: bool = False                   # spin instead of sleeping: exact, but it holds the CPU
 
 
+class _MaskedRow(NamedTuple):
+    number: int                          # in StepResult.token_ids
+    mask_row: int
+    position: int
+
+
 @dataclass(slots=True)
 class _ScriptedHandle:
     result: StepResult
+    masked: list[_MaskedRow]
+    masks: tuple[MaskSource, int] | None  # and the vocabulary's size
     ends_at: float                       # monotonic seconds
     busy: bool
 
@@ -56,7 +66,24 @@ class _ScriptedHandle:
 
     def wait(self) -> StepResult:
         self._pass_until(self.ends_at)
+        for row in self.masked:
+            self._obey(row)
         return self.result
+
+    def _obey(self, row: _MaskedRow) -> None:
+        """Where the mask forbids the script's token, take the lowest one that it allows."""
+        assert self.masks is not None, "a constrained sequence, and nobody to ask for its masks"
+        source, vocab_size = self.masks
+        result = self.result
+        mask = source.ready(row.mask_row, row.position)
+        if mask is None:
+            result.late_rows.append(row.number)
+        elif (lowest := lowest_allowed(mask, vocab_size)) is None:
+            result.empty_mask_rows.append(row.number)
+        elif not allows(mask, result.token_ids[row.number]):
+            result.token_ids[row.number] = lowest
+            if result.logprobs is not None and (asked := result.logprobs[row.number]) is not None:
+                result.logprobs[row.number] = _scripted_logprobs(lowest, len(asked.top_token_ids))
 
     def _pass_until(self, at: float) -> None:
         while (left_s := at - time.monotonic()) > 0:
@@ -76,25 +103,34 @@ class ScriptedModelRunner:
         self._script = script
         self._cost = cost or StepCost()
         self._ends_at = 0.0
-        self._slots: dict[SlotId, tuple[list[int], int, int | None]] = {}  # script, num_prompt_tokens, logprobs
+        self._slots: dict[SlotId, tuple[list[int], Admission]] = {}  # with the script of the prompt
+        self._masks: tuple[MaskSource, int] | None = None
+
+    def set_mask_source(self, source: MaskSource, vocab_size: int) -> None:
+        """Where a mask is, the script's token gives way to the lowest one that is allowed."""
+        self._masks = (source, vocab_size)
 
     def launch(self, output: SchedulerOutput) -> _ScriptedHandle:
-        """Decide the step's tokens now; `wait` takes the step's time."""
-        token_ids: list[int] = []
-        logprobs: list[Logprobs | None] = []
+        """Choose the step's tokens by the scripts now; `wait` takes the step's time, and reads the masks."""
         for row in output.scheduled:
             if row.admitted is not None:
-                prompt = row.admitted.prompt_token_ids
-                self._slots[row.slot] = (self._script(prompt), len(prompt), row.admitted.sampling.logprobs)
-            if row.samples:
-                script, num_prompt_tokens, num_logprobs = self._slots[row.slot]
-                token_id = script[min(row.start + row.num_tokens - num_prompt_tokens, len(script) - 1)]
-                token_ids.append(token_id)
-                logprobs.append(None if num_logprobs is None else _scripted_logprobs(token_id, num_logprobs))
+                self._slots[row.slot] = (self._script(row.admitted.prompt_token_ids), row.admitted)
+        result, masked = StepResult([]), []
+        logprobs: list[Logprobs | None] = []
+        for number, row in enumerate(output.sampling_rows):
+            script, admission = self._slots[row.slot]
+            position = row.start + row.num_tokens
+            token_id = script[min(position - len(admission.prompt_token_ids), len(script) - 1)]
+            result.token_ids.append(token_id)
+            num_logprobs = admission.sampling.logprobs
+            logprobs.append(None if num_logprobs is None else _scripted_logprobs(token_id, num_logprobs))
+            if admission.mask_row != NO_MASK_ROW:
+                masked.append(_MaskedRow(number, admission.mask_row, position))
+        if any(entry is not None for entry in logprobs):
+            result.logprobs = logprobs
         cost_s = (self._cost.base_us + self._cost.per_token_us * output.num_tokens) * 1e-6
         self._ends_at = max(self._ends_at, time.monotonic()) + cost_s
-        asked = any(entry is not None for entry in logprobs)
-        return _ScriptedHandle(StepResult(token_ids, logprobs if asked else None), self._ends_at, self._cost.busy)
+        return _ScriptedHandle(result, masked, self._masks, self._ends_at, self._cost.busy)
 
     def close(self) -> None:
         self._slots.clear()

@@ -5,6 +5,7 @@ Knows slots and blocks; never models or sampling.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sparkinfer.engine.scheduler_output import SchedulerOutput
+from sparkinfer.engine.sequence import SlotId
 from sparkinfer.model.forward_batch import ForwardBatch
 
 
@@ -24,7 +26,6 @@ class StepInputs:
     forward_batch: ForwardBatch
     decode_rows: Tensor          # [num_decodes] int64, rows of input_ids that come from last_token_ids
     decode_slots: Tensor         # [num_decodes] int64
-    sampling_slots: Tensor       # [num_logits] int64, where the sampled tokens go
 
 
 class InputBatch:
@@ -77,19 +78,18 @@ class InputBatch:
             forward_batch,
             decode_rows=self._tensor(firsts[is_decode]),
             decode_slots=self._tensor(slots[is_decode]),
-            sampling_slots=self._tensor(slots[samples]),
         )
 
     def feed(self, inputs: StepInputs) -> None:
         """Fill in the tokens of decode rows."""
         inputs.forward_batch.input_ids[inputs.decode_rows] = self._last_token_ids[inputs.decode_slots]
 
-    def store(self, inputs: StepInputs, token_ids: Tensor) -> None:
+    def store(self, slots: Sequence[SlotId], token_ids: Tensor) -> None:
         """Keep what the step sampled.
 
-        token_ids: [num_logits] int64
+        token_ids: [len(slots)] int64
         """
-        self._last_token_ids[inputs.sampling_slots] = token_ids
+        self._last_token_ids[torch.tensor(slots, device=self._device)] = token_ids
 
     def _update_tables(self, output: SchedulerOutput) -> None:
         for row in output.scheduled:

@@ -70,12 +70,16 @@ class PenaltyState:
             chosen = torch.where(generated | self._in_prompt[batch.state_rows], repeated, chosen)
         logits[batch.rows] = chosen.sub_(counts * batch.frequency).sub_(generated * batch.presence)
 
-    def count(self, token_ids: Tensor, batch: PenaltyBatch) -> None:
+    def count(self, token_ids: Tensor, batch: PenaltyBatch, void_rows: tuple[int, ...] = ()) -> None:
         """Take note of what the step sampled.
 
         token_ids: [num_rows] int64, of all rows of the step
+        void_rows: rows of the step whose token is thrown away
         """
-        self._counts[batch.state_rows, token_ids[batch.rows]] += 1
+        increments = torch.ones_like(token_ids, dtype=torch.int32)
+        if void_rows:
+            increments[list(void_rows)] = 0
+        self._counts[batch.state_rows, token_ids[batch.rows]] += increments[batch.rows]
 
 
 def _grown(tensor: Tensor, num_rows: int) -> Tensor:

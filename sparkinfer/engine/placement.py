@@ -5,6 +5,7 @@ from __future__ import annotations
 from sparkinfer.engine.block_manager import IntegrityError
 from sparkinfer.engine.block_reservations import BlockReservations
 from sparkinfer.engine.cache_manager import CacheManager
+from sparkinfer.engine.mask_source import NO_MASK_ROW
 from sparkinfer.engine.scheduler_output import SchedulerOutput
 from sparkinfer.engine.sequence import NO_SLOT, BlockId, Sequence, SlotId
 
@@ -37,6 +38,7 @@ class Placement:
             self._swap_space.swap_in(sequence, cache.block_size)
         sequence.num_prefill_tokens = sequence.num_tokens
         sequence.is_new_in_slot = True
+        sequence.is_late = False
         self._reservations.admit(sequence)
         return True
 
@@ -52,7 +54,8 @@ class Placement:
 
     def preempt(self, sequence: Sequence) -> None:
         """Take slot and blocks back for a while; what was computed is kept in host memory or computed again."""
-        self._swap_space.try_swap_out(sequence, self._cache.block_size)
+        if sequence.mask_row == NO_MASK_ROW:  # a late mask could leave nothing to compute on the way back, so no logits
+            self._swap_space.try_swap_out(sequence, self._cache.block_size)
         self._take_back(sequence, is_sound=True)
         sequence.num_computed_tokens = 0
 

@@ -1,8 +1,8 @@
 """Logits to token ids. Knows rows; never sequences, slots or text.
 
-Order of the controls: penalties, logit_bias, temperature, top_k, top_p of what is left, min_p, then the draw.
-The first output token obeys them all. Draws are Gumbel-max over the kept tokens with noise.py's numbers: one pass
-over the logits, no dependence on the batch, and the same token whichever way the kept set was found.
+Order of the controls: a grammar's mask, penalties, logit_bias, temperature, top_k, top_p of what is left, min_p, then
+the draw. The first output token obeys them all. Draws are Gumbel-max over the kept tokens with noise.py's numbers: one
+pass over the logits, no dependence on the batch, and the same token whichever way the kept set was found.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from sparkinfer.engine.penalties import PenaltyState
 from sparkinfer.engine.sampling_batch import RandomBatch, SamplingBatch
 from sparkinfer.engine.scheduler_output import Logprobs
 from sparkinfer.engine.token_filter import keep
+from sparkinfer.engine.token_mask import apply_masks
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +41,23 @@ class Sampler:
         logits: [num_rows, vocab_size] f32, left as it is
         """
         raw = logits
-        if batch.penalties is not None or batch.logit_bias is not None:
+        if batch.masks is not None or batch.penalties is not None or batch.logit_bias is not None:
             logits = self._adjusted(logits, batch)
         best, token_ids = logits.max(dim=-1)  # NaN counts as the largest
+        is_finite = torch.isfinite(best)
+        if batch.masks is not None:
+            is_finite &= torch.isfinite(raw.amax(dim=-1))  # a mask hides no NaN
         for random in batch.random:
             token_ids[random.rows] = draw(logits[random.rows], random)
         if batch.penalties is not None:
-            self._penalty_state.count(token_ids, batch.penalties)
+            self._penalty_state.count(token_ids, batch.penalties, batch.void_rows)
         logprobs = None if batch.num_logprobs is None else gather_logprobs(raw, token_ids, batch.num_logprobs)
-        return Sampled(token_ids, torch.isfinite(best), logprobs)
+        return Sampled(token_ids, is_finite, logprobs)
 
     def _adjusted(self, logits: Tensor, batch: SamplingBatch) -> Tensor:
         logits = logits.clone()
+        if batch.masks is not None:
+            apply_masks(logits, batch.masks)
         if batch.penalties is not None:
             self._penalty_state.prepare(batch.penalties)
             self._penalty_state.apply(logits, batch.penalties)
@@ -85,14 +91,12 @@ def gather_logprobs(logits: Tensor, token_ids: Tensor, num_logprobs: list[int | 
     num_logprobs:  [num_rows] alternatives, None for rows that want no logprobs
     """
     rows = [row for row, wanted in enumerate(num_logprobs) if wanted is not None]
-    chosen = logits[rows]
-    log_total = chosen.logsumexp(dim=-1, keepdim=True)
-    values = chosen.gather(1, token_ids[rows][:, None]) - log_total
+    logprobs = torch.log_softmax(logits[rows], dim=-1)  # row by row; logsumexp may add one long row by several threads
+    values = logprobs.gather(1, token_ids[rows][:, None])
     most = min(max(num_logprobs[row] or 0 for row in rows), logits.shape[1])
-    top = chosen.topk(most, dim=-1)
-    top_values = top.values - log_total
+    top = logprobs.topk(most, dim=-1)
     result: list[Logprobs | None] = [None] * len(num_logprobs)
-    columns = zip(rows, values[:, 0].tolist(), top.indices.tolist(), top_values.tolist())
+    columns = zip(rows, values[:, 0].tolist(), top.indices.tolist(), top.values.tolist())
     for row, value, top_ids, row_values in columns:
         wanted = num_logprobs[row] or 0
         result[row] = Logprobs(value, top_ids[:wanted], row_values[:wanted])

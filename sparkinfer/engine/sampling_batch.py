@@ -14,6 +14,7 @@ from sparkinfer.engine.noise import UINT64, noise_keys
 from sparkinfer.engine.penalties import PenaltyBatch, PenaltyReset
 from sparkinfer.engine.scheduler_output import Admission, ScheduledSequence
 from sparkinfer.engine.token_filter import TokenFilter
+from sparkinfer.engine.token_mask import MaskBatch
 
 # Below this, logits divided by the temperature leave float32's useful range; the draw is the argmax anyway.
 MIN_TEMPERATURE = 1e-5
@@ -53,6 +54,8 @@ class SamplingBatch:
     logit_bias: LogitBias | None = None
     random: tuple[RandomBatch, ...] = ()  # with filters and without, no row in both
     num_logprobs: list[int | None] | None = None  # [num_rows]; None: nobody asks
+    masks: MaskBatch | None = None        # never from SamplingSlots: masks are fetched when the logits are there
+    void_rows: tuple[int, ...] = ()       # rows whose token is thrown away: it does not count for penalties
 
 
 class SamplingSlots:

@@ -10,6 +10,7 @@ from sparkinfer.engine.admission_control import AdmissionControl
 from sparkinfer.engine.cache_manager import CacheManager
 from sparkinfer.engine.open_requests import OpenRequests
 from sparkinfer.engine.placement import Placement
+from sparkinfer.engine.row_outcomes import mark_late, row_errors
 from sparkinfer.engine.scheduler_output import SchedulerOutput, StepResult
 from sparkinfer.engine.sequence import BlockId, Sequence, SequenceStatus
 from sparkinfer.engine.step_builder import StepBuilder
@@ -19,7 +20,6 @@ from sparkinfer.errors import RequestError
 from sparkinfer.request import FinishReason, RequestId
 
 _ORDER = attrgetter("order")
-_NAN_LOGITS = RequestError(500, "The model's output was not a number.", code="nan_logits")
 
 
 class Scheduler:
@@ -118,13 +118,13 @@ class Scheduler:
 
     def update(self, output: SchedulerOutput, result: StepResult, now: float) -> None:
         """Take in what `output` sampled; calls come in the order of the `schedule` calls."""
-        events = self._events
-        rows = output.sampling_rows
-        for nan_row in result.nan_rows:
-            self._fail(rows[nan_row].sequence, now, _NAN_LOGITS)
+        events, rows = self._events, output.sampling_rows
+        for row, error in row_errors(output, result):
+            self._fail(row.sequence, now, error)
+        mark_late(output, result)
         for row, token_id in zip(rows, result.token_ids):
             sequence = row.sequence
-            if sequence.status == SequenceStatus.FINISHED:
+            if sequence.status == SequenceStatus.FINISHED or sequence.is_late:
                 continue
             if sequence.first_token_at is None:
                 sequence.first_token_at = now
@@ -141,7 +141,7 @@ class Scheduler:
     def fail(self, output: SchedulerOutput, now: float, status_code: int, code: str, message: str) -> None:
         """End every sequence of a step that could not run, and those that rely on it; in place of `update`."""
         victims = self._placement.victims_of(output)
-        for sequence in [*(row.sequence for row in output.scheduled), *victims]:
+        for sequence in [*(row.sequence for row in output.rows), *victims]:
             self._fail(sequence, now, RequestError(status_code, message, code=code))
         self._cache.forget(output)
 
@@ -186,7 +186,9 @@ class Scheduler:
                 prefilling = []
             if sequence.num_computed_tokens < sequence.num_prefill_tokens:
                 prefilling.append(sequence)
-            elif sequence.num_sampled_tokens >= sequence.max_output_tokens:
+            elif sequence.is_late:
+                self._step.add_late(sequence)
+            elif not sequence.can_decode:
                 continue
             elif self._step.is_full or not self._schedule_decode(sequence):
                 break

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple, NewType
 
+from sparkinfer.engine.mask_source import NO_MASK_ROW
 from sparkinfer.engine.sequence import BlockId, Sequence, SlotId
 from sparkinfer.engine.snapshot_pool import SnapshotId
 from sparkinfer.sampling_params import SamplingParams
@@ -21,6 +22,7 @@ class Admission(NamedTuple):
     sampling: SamplingParams             # seed is never None
     prompt_token_ids: list[int]          # read-only
     output_token_ids: tuple[int, ...]    # not empty after a preemption
+    mask_row: int = NO_MASK_ROW          # where a MaskSource has the masks of this sequence
 
 
 @dataclass(slots=True, eq=False)
@@ -30,7 +32,7 @@ class ScheduledSequence:
     sequence: Sequence                   # for Scheduler.update; a ModelRunner does not look inside
     slot: SlotId
     start: int                           # tokens present before this step (num_computed_tokens)
-    num_tokens: int                      # > 0
+    num_tokens: int                      # > 0; 0 in `resampled`
     token_ids: list[int] | None          # [num_tokens]; None: one token, the one last sampled in this slot
     first_new_block: int                 # index in the block table of new_blocks[0]
     new_blocks: tuple[BlockId, ...]      # blocks added to the table by this step; usually none
@@ -77,11 +79,16 @@ class SchedulerOutput:
     swap_outs: list[SwapOut] = field(default_factory=list)       # then these, from what earlier steps have left
     state_copies: list[StateCopy] = field(default_factory=list)  # then these, in this order
     swap_ins: list[SwapIn] = field(default_factory=list)         # then these; the forward comes last
+    resampled: list[ScheduledSequence] = field(default_factory=list)  # computed already, but their masks were late
+
+    @property
+    def rows(self) -> list[ScheduledSequence]:
+        return [*self.scheduled, *self.resampled] if self.resampled else self.scheduled
 
     @property
     def sampling_rows(self) -> list[ScheduledSequence]:
         """The sequences that get a token, in the order of StepResult.token_ids."""
-        return [row for row in self.scheduled if row.samples]
+        return [row for row in self.rows if row.samples]
 
 
 class Logprobs(NamedTuple):
@@ -99,3 +106,5 @@ class StepResult:
     token_ids: list[int]
     logprobs: list[Logprobs | None] | None = None          # None: nobody asked
     nan_rows: list[int] = field(default_factory=list)      # rows whose logits were not finite; token_ids[row] is void
+    empty_mask_rows: list[int] = field(default_factory=list)  # rows whose mask allows nothing; token_ids[row] is void
+    late_rows: list[int] = field(default_factory=list)     # rows whose mask was not there: to be resampled

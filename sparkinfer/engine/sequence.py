@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NewType
 
+from sparkinfer.engine.mask_source import NO_MASK_ROW
 from sparkinfer.request import FinishReason, RequestId
 from sparkinfer.sampling_params import SamplingParams
 
@@ -56,6 +57,7 @@ class Sequence:
     client_id: int = 0                   # whose fair share it is
 
     hints: PrefixHints = NO_HINTS
+    mask_row: int = NO_MASK_ROW          # where a MaskSource has its masks; then it never runs ahead of the host
 
     arrival_number: int = 0              # set by Scheduler.add; breaks ties of priority
     status: SequenceStatus = SequenceStatus.WAITING
@@ -72,6 +74,7 @@ class Sequence:
     is_started: bool = False             # a choice of its request has had a slot
     is_new_in_slot: bool = False         # the device has not heard of it since it got its slot
     num_blocks_awaited: int = 0          # it cannot run while fewer are available
+    is_late: bool = False                # its next token is computed but not sampled: the mask was not there
     waits_for: tuple[Sequence, int] | None = None  # who computes what it begins with, and up to which position
     block_table: list[BlockId] = field(default_factory=list)
     slot: SlotId = NO_SLOT
@@ -97,6 +100,13 @@ class Sequence:
     def has_tokens_in_flight(self) -> bool:
         """Whether a launched step samples a token that the host has not seen."""
         return self.num_sampled_tokens > len(self.output_token_ids)
+
+    @property
+    def can_decode(self) -> bool:
+        """Whether another token may be scheduled."""
+        if self.mask_row != NO_MASK_ROW and self.has_tokens_in_flight:
+            return False
+        return self.num_sampled_tokens < self.max_output_tokens
 
     @property
     def order(self) -> tuple[int, int]:

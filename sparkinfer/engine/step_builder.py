@@ -48,6 +48,14 @@ class StepBuilder:
         sequence.num_computed_tokens = start + 1
         sequence.num_sampled_tokens += 1
 
+    def add_late(self, sequence: Sequence) -> None:
+        """Sample again for a sequence whose tokens are all computed."""
+        start = sequence.num_computed_tokens
+        row = ScheduledSequence(sequence, sequence.slot, start, 0, None, len(sequence.block_table), (), True)
+        self.output.resampled.append(row)
+        sequence.num_sampled_tokens += 1
+        sequence.is_late = False
+
     def add_chunk(self, sequence: Sequence, most: int) -> None:
         """The next tokens of one prompt, `most` at most; the first chunk brings the device what it keeps in a slot."""
         start = sequence.num_computed_tokens
@@ -57,7 +65,8 @@ class StepBuilder:
         admitted: Admission | None = None
         first_new_block = len(sequence.block_table)
         if sequence.is_new_in_slot:
-            admitted = Admission(sequence.sampling, sequence.prompt_token_ids, tuple(sequence.output_token_ids))
+            output_token_ids = tuple(sequence.output_token_ids)
+            admitted = Admission(sequence.sampling, sequence.prompt_token_ids, output_token_ids, sequence.mask_row)
             first_new_block = 0
             sequence.is_new_in_slot = False
         new_blocks = tuple(sequence.block_table[first_new_block:])

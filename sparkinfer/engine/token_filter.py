@@ -49,11 +49,12 @@ def _cutoff(logits: Tensor, values: Tensor, filters: TokenFilter) -> tuple[Tenso
     top_k_cutoff = torch.where(has_top_k, values.gather(1, index[:, None])[:, 0], float("-inf"))
 
     weights = torch.exp((values - best[:, None]).double()) * (values >= top_k_cutoff[:, None])
-    total = weights.sum(dim=-1)
+    sums = weights.cumsum(dim=-1)  # one after the other: the zeros beyond top_k change nothing, however many there are
+    total = sums[:, -1]
     if filters.has_open_top_p:
-        open_total = torch.exp((logits.logsumexp(dim=-1) - best).double())
-        total = torch.where(has_top_k, total, open_total)
-    is_short = weights.cumsum(dim=-1) < (filters.top_p * total)[:, None]
+        best_logprob = torch.log_softmax(logits, dim=-1).amax(dim=-1)
+        total = torch.where(has_top_k, total, torch.exp(-best_logprob.double()))
+    is_short = sums < (filters.top_p * total)[:, None]
     index = is_short.sum(dim=-1, keepdim=True).clamp(max=num_candidates - 1)
     top_p_cutoff = torch.where(filters.top_p < 1, values.gather(1, index)[:, 0], float("-inf"))
 

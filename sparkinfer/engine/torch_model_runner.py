@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ import torch
 
 from sparkinfer.engine.input_batch import InputBatch, StepInputs
 from sparkinfer.engine.kv_cache import KVCache
+from sparkinfer.engine.mask_gate import MaskGate
+from sparkinfer.engine.mask_source import MaskSource
 from sparkinfer.engine.model_runner import DeviceMemoryError
 from sparkinfer.engine.sampler import Sampler
 from sparkinfer.engine.sampling_batch import SamplingBatch, SamplingSlots
@@ -56,6 +59,7 @@ class TorchModelRunner:
         self._input_batch = InputBatch(max_num_seqs, kv_cache.block_size, max_model_len, device)
         self._sampling_slots = SamplingSlots(max_num_seqs, device)
         self._sampler = Sampler(model.hparams.vocab_size, device)
+        self._mask_gate = MaskGate(model.hparams.vocab_size)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model_runner")
 
     def launch(self, output: SchedulerOutput) -> TorchStepHandle:
@@ -63,20 +67,24 @@ class TorchModelRunner:
         for row in output.scheduled:
             if row.admitted is not None:
                 self._sampling_slots.admit(row.slot, row.admitted)
-        inputs = self._input_batch.build(output)
+        inputs = self._input_batch.build(output) if output.scheduled else None
         rows = output.sampling_rows
         sampling = self._sampling_slots.build(rows) if rows else None
         return TorchStepHandle(self._thread.submit(self._run, output, inputs, sampling))
+
+    def set_mask_source(self, source: MaskSource) -> None:
+        """Where the masks of constrained sequences are read, on the runner's thread; before the first of them."""
+        self._mask_gate.source = source
 
     def close(self) -> None:
         """Wait for the steps launched and end the thread."""
         self._thread.shutdown()
 
-    def _run(self, output: SchedulerOutput, inputs: StepInputs, sampling: SamplingBatch | None) -> StepResult:
+    def _run(self, output: SchedulerOutput, inputs: StepInputs | None, sampling: SamplingBatch | None) -> StepResult:
         try:
             with torch.inference_mode():
                 self._copy(output)
-                return self._forward_and_sample(inputs, sampling)
+                return self._forward_and_sample(output, inputs, sampling)
         except RuntimeError as error:
             if isinstance(error, torch.OutOfMemoryError) or CPU_OUT_OF_MEMORY in str(error):
                 raise DeviceMemoryError("There is no memory left for a step of this size.") from error
@@ -89,12 +97,22 @@ class TorchModelRunner:
         self._snapshots.copy(output.state_copies)
         self._swap_store.swap_in(output.swap_ins)
 
-    def _forward_and_sample(self, inputs: StepInputs, sampling: SamplingBatch | None) -> StepResult:
-        self._input_batch.feed(inputs)
-        logits = self._model.forward(inputs.forward_batch, self._kv_cache, self._state_pool)
+    def _forward_and_sample(
+        self, output: SchedulerOutput, inputs: StepInputs | None, sampling: SamplingBatch | None
+    ) -> StepResult:
+        gate, logits = self._mask_gate, None
+        gate.admit(output)
+        if inputs is not None:
+            self._input_batch.feed(inputs)
+            logits = self._model.forward(inputs.forward_batch, self._kv_cache, self._state_pool)
         if sampling is None:
             return StepResult([])
+        logits = gate.with_late(logits, output)
+        gated = gate.gate(logits, output)
+        if gated.masks is not None or gated.late:
+            sampling = dataclasses.replace(sampling, masks=gated.masks, void_rows=(*gated.late, *gated.empty))
         sampled = self._sampler.sample(logits, sampling)
-        self._input_batch.store(inputs, sampled.token_ids)
-        nan_rows = (~sampled.is_finite).nonzero()[:, 0].tolist()
-        return StepResult(sampled.token_ids.tolist(), sampled.logprobs, nan_rows)
+        self._input_batch.store([row.slot for row in output.sampling_rows], sampled.token_ids)
+        void = {*gated.late, *gated.empty}
+        nan_rows = [row for row in (~sampled.is_finite).nonzero()[:, 0].tolist() if row not in void]
+        return StepResult(sampled.token_ids.tolist(), sampled.logprobs, nan_rows, gated.empty, gated.late)

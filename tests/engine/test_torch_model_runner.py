@@ -320,7 +320,8 @@ def admission() -> Admission:
 def test_input_batch_lays_out_a_mixed_step():
     batch = InputBatch(num_slots=4, block_size=4, max_model_len=16, device=CPU)
     first = SchedulerOutput([ScheduledSequence(None, 2, 0, 3, [11, 12, 13], 0, (9,), True, admission())], 3)
-    batch.store(batch.build(first), torch.tensor([14]))
+    batch.build(first)
+    batch.store([2], torch.tensor([14]))
     mixed = SchedulerOutput(
         [
             ScheduledSequence(None, 2, 3, 1, None, 1, (), True),
