@@ -40,6 +40,7 @@ from sparkinfer.errors import ConfigError
 from sparkinfer.model.registry import load_model
 from sparkinfer.request import FinishReason
 from workers import process
+from workers.gpu_gauges import GpuGauges
 from workers.process import WorkerContext
 from workers.service_info import service_info
 
@@ -112,7 +113,8 @@ class GpuScheduler:
         self._context = context
         self._engine = engine
         self._sink = sink
-        self._total_blocks = total_blocks
+        num_slots = context.config.scheduler.max_num_seqs
+        self._gauges = GpuGauges(context.status, engine, total_blocks, num_slots)
         self._stopping = False
         engine.while_waiting = self._while_waiting
         self._wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -125,7 +127,7 @@ class GpuScheduler:
     def run(self) -> None:
         """Report READY and serve until SIGTERM."""
         inbox, status = self._context.inbox, self._context.status
-        self._write_gauges()
+        self._gauges.write()
         self._context.ready()
         while not self._stopping:
             if not self._engine.has_work:
@@ -139,7 +141,7 @@ class GpuScheduler:
                 log.error("text-%d does not read its ring: dropping its requests", index)
                 self._drop_requests_of(index)
             status.beat()
-            self._write_gauges()
+            self._gauges.write()
         self._engine.close()
 
     def _while_waiting(self) -> None:
@@ -175,20 +177,6 @@ class GpuScheduler:
         for request_id in self._engine.scheduler.requests_of(index):
             self._engine.abort(request_id)
         self._sink.reset(index)
-
-    def _write_gauges(self) -> None:
-        status, scheduler, stats = self._context.status, self._engine.scheduler, self._engine.stats
-        status.set_gauge(GpuGauge.ACTIVE_REQUESTS, scheduler.num_open_requests)
-        status.set_gauge(GpuGauge.WAITING_REQUESTS, scheduler.num_waiting)
-        status.set_gauge(GpuGauge.FREE_KV_BLOCKS, scheduler.num_free_blocks)
-        status.set_gauge(GpuGauge.TOTAL_KV_BLOCKS, self._total_blocks)
-        status.set_gauge(GpuGauge.STEPS, stats.num_steps)
-        status.set_gauge(GpuGauge.TOKENS_GENERATED, stats.num_output_tokens)
-        status.set_gauge(GpuGauge.PREEMPTIONS, scheduler.num_preemptions)
-        status.set_gauge(GpuGauge.SWAP_OUTS, scheduler.num_swap_outs)
-        status.set_gauge(GpuGauge.ADMISSION_WAITS, scheduler.num_admission_waits)
-        status.set_gauge(GpuGauge.ADMISSION_WAIT_TIMEOUTS, scheduler.num_admission_wait_timeouts)
-        status.set_gauge(GpuGauge.STEP_TOKENS, stats.last_step_tokens)
 
 
 def choose_device(name: str) -> torch.device:

@@ -158,6 +158,8 @@ def outcome_of(error: RequestError | None, *, is_accepted: bool) -> str:
     """The label of an ended request. A 503 before acceptance is overload, after it a fault of ours."""
     if error is None:
         return "ok"
+    if error.code == "out_of_memory":
+        return "alloc_failed"
     if error.status == 429 or (error.status == 503 and not is_accepted):
         return "overloaded"
     if error.status == 504:

@@ -21,6 +21,7 @@ _ENGINE_GAUGES = {
     "total_kv_blocks": GpuGauge.TOTAL_KV_BLOCKS,
     "free_state_slots": GpuGauge.FREE_STATE_SLOTS,
     "total_state_slots": GpuGauge.TOTAL_STATE_SLOTS,
+    "engine_step_tokens": GpuGauge.STEP_TOKENS,
     "engine_steps_total": GpuGauge.STEPS,
     "engine_tokens_generated_total": GpuGauge.TOKENS_GENERATED,
     "engine_requests_total": GpuGauge.REQUESTS,

@@ -1,0 +1,34 @@
+"""Copies the engine's numbers to the status board, once per turn of the gpu scheduler's loop. Knows names only."""
+
+from __future__ import annotations
+
+from ipc.status_board import GpuGauge, StatusSlot
+from sparkinfer.engine.engine import Engine
+
+
+class GpuGauges:
+    """The board's row of the gpu scheduler."""
+
+    def __init__(self, status: StatusSlot, engine: Engine, num_blocks: int, num_slots: int) -> None:
+        """num_blocks, num_slots: what the KV cache and the state pool have in all."""
+        self._status = status
+        self._engine = engine
+        self._num_slots = num_slots
+        status.set_gauge(GpuGauge.TOTAL_KV_BLOCKS, num_blocks)
+        status.set_gauge(GpuGauge.TOTAL_STATE_SLOTS, num_slots)
+
+    def write(self) -> None:
+        """As they are now."""
+        status, scheduler, stats = self._status, self._engine.scheduler, self._engine.stats
+        status.set_gauge(GpuGauge.ACTIVE_REQUESTS, scheduler.num_open_requests)
+        status.set_gauge(GpuGauge.WAITING_REQUESTS, scheduler.num_waiting)
+        status.set_gauge(GpuGauge.FREE_KV_BLOCKS, scheduler.num_free_blocks)
+        status.set_gauge(GpuGauge.FREE_STATE_SLOTS, self._num_slots - scheduler.num_running)
+        status.set_gauge(GpuGauge.STEPS, stats.num_steps)
+        status.set_gauge(GpuGauge.STEP_TIME_US, round(stats.last_step_s * 1e6))
+        status.set_gauge(GpuGauge.STEP_TOKENS, stats.last_step_tokens)
+        status.set_gauge(GpuGauge.TOKENS_GENERATED, stats.num_output_tokens)
+        status.set_gauge(GpuGauge.PREEMPTIONS, scheduler.num_preemptions)
+        status.set_gauge(GpuGauge.SWAP_OUTS, scheduler.num_swap_outs)
+        status.set_gauge(GpuGauge.ADMISSION_WAITS, scheduler.num_admission_waits)
+        status.set_gauge(GpuGauge.ADMISSION_WAIT_TIMEOUTS, scheduler.num_admission_wait_timeouts)
