@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import msgspec
 
-from sparkinfer.request import Prompt, Request, RequestId
+from sparkinfer.request import CacheReport, Prompt, Request, RequestId
 from sparkinfer.sampling_params import SamplingParams
 
 
@@ -68,6 +68,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, tag="generate", omit_d
     priority: int = 0
     client_id: int = 0
     turn_starts: list[int] = []       # positions in the prompt where a turn begins, ascending
+    explain_cache: bool = False
 
 
 class PeerUp(msgspec.Struct, frozen=True, tag="peer_up"):
@@ -121,6 +122,7 @@ class SequenceFinished(msgspec.Struct, frozen=True, tag="finished", array_like=T
     code: str | None = None
     message: str | None = None
     queue_ms: float = 0.0             # admission -> first step
+    cache: CacheReport | None = None  # when the request asked for it
 
 
 SequenceEvent = SequenceQueued | SequenceFinished
@@ -167,6 +169,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finish", array_like=True):
     generation_ms: float
     stop_string: str | None = None    # the stop string that matched, if one did
     queue_ms: float = 0.0
+    cache: CacheReport | None = None
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed", array_like=True):

@@ -68,6 +68,25 @@ class TokenPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="tokens"):
 Prompt = ChatPrompt | TextPrompt | TokenPrompt
 
 
+class CacheReport(msgspec.Struct, frozen=True):
+    """How much of a prompt was reused, and why no more; for clients that ask.
+
+    reason:  "whole_prompt"        all but the last block, which must be computed to answer at all
+             "diverged"            something else was cached from token diverged_at on
+             "not_cached_further"  nothing was cached from there on
+             "nothing_cached"      nothing of this beginning, under this key's salt
+             "evicted"             it was there and had to make room
+             "no_checkpoint"       a hybrid model: the blocks are there, a state to go on from only at cached_tokens
+             "below_minimum"       a hybrid model: the prompt is shorter than min_tokens
+             "opted_out", "disabled"
+    """
+
+    reason: str
+    cached_tokens: int = 0
+    matched_tokens: int = 0           # tokens equal to cached ones, full blocks or not
+    diverged_at: int | None = None    # position of the first token that differs from what was cached there
+
+
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a client asked for, independent of the API it used."""
 
@@ -79,3 +98,4 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     echo: bool = False                # completions: the prompt's text comes first
     priority: int = 0                 # smaller is sooner
     client_id: int = 0                # whose fair share it is: a number per API key, 0 without keys
+    explain_cache: bool = False       # the usage says how much of the prompt was reused, and why no more

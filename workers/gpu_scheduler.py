@@ -69,6 +69,7 @@ class RingSink:
                 SequenceFinished(
                     s.request_id, s.choice, s.finish_reason or FinishReason.ERROR, s.num_cached_tokens,
                     s.ttft_ms, s.generation_ms, s.status_code, s.code, s.message, s.queue_ms,
+                    s.cache_report,
                 )
                 for s in events.finished
                 if s.reply_to == index
@@ -171,7 +172,7 @@ class GpuScheduler:
     def _hints(self, message: Generate) -> PrefixHints:
         salts = self._context.config.prefix_cache.salt_by_key
         salt = message.client_id.to_bytes(8, "little", signed=True) if salts else b""
-        return PrefixHints(salt=salt, turn_starts=tuple(message.turn_starts))
+        return PrefixHints(salt, True, tuple(message.turn_starts), message.explain_cache)
 
     def _drop_requests_of(self, index: int) -> None:
         for request_id in self._engine.scheduler.requests_of(index):

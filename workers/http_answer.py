@@ -211,6 +211,7 @@ class Answer:
         self._metrics.count_choice(event)
         self._body.finish(self._first_index[event.request_id] + event.choice, reason)
         self.usage.add_choice(event.num_tokens, event.num_reasoning_tokens, event.ttft_ms, event.generation_ms)
+        self.usage.cache = self.usage.cache or event.cache
         self._cached[event.request_id] = max(self._cached.get(event.request_id, 0), event.num_cached_tokens)
         self._num_open -= 1
         if self._num_open == 0:

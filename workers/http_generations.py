@@ -109,7 +109,9 @@ class Generations:
         error: RequestError | None = RequestError(500, "Internal error")  # unless it ends in another way
         try:
             info = self.accepting()
-            generation = parse(await exchange.json_object(), info, self._request_ids.new).of_client(exchange.client_id)
+            generation = parse(await exchange.json_object(), info, self._request_ids.new).of_client(
+                exchange.client_id, explain_cache=exchange.header("x-sparkinfer-explain-cache") == "1"
+            )
             reply = make_reply(secrets.token_hex(12), int(time.time()), info, generation)
             body: StreamBody | WholeBody
             if generation.stream:

@@ -134,6 +134,7 @@ class TextWorker:
             priority=request.priority,
             client_id=request.client_id,
             turn_starts=encoded.turn_starts,
+            explain_cache=request.explain_cache,
         )
         outbox = self._context.peers.outbox(GPU)
         if outbox is None or not outbox.send(message):

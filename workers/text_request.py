@@ -50,6 +50,7 @@ class OpenRequest:
             event.generation_ms,
             stream.stop_string,
             event.queue_ms,
+            event.cache,
         )
 
     def _logprobs(self, delta: TextDelta) -> list[TokenLogprob]:

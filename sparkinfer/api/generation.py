@@ -23,9 +23,12 @@ class Generation:
     include_usage: bool  # a stream ends with a usage chunk whatever the server's own setting
     exclude_reasoning: bool = False
 
-    def of_client(self, client_id: int) -> Generation:
-        """The same, known to come from this client."""
-        requests = tuple(msgspec.structs.replace(request, client_id=client_id) for request in self.requests)
+    def of_client(self, client_id: int, explain_cache: bool = False) -> Generation:
+        """The same, known to come from this client, who may want to hear how much the prefix cache spared."""
+        requests = tuple(
+            msgspec.structs.replace(request, client_id=client_id, explain_cache=explain_cache)
+            for request in self.requests
+        )
         return dataclasses.replace(self, requests=requests)
 
     @property

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from sparkinfer.engine.block_manager import BlockManager
+from sparkinfer.engine.cache_report import explain
 from sparkinfer.engine.checkpoint_plan import plan_checkpoints
 from sparkinfer.engine.prefix_cache import PrefixCache, token_key
 from sparkinfer.engine.prefix_node import PrefixNode
@@ -110,6 +111,8 @@ class CacheManager:
             self._block_manager.share(block)
         num_blocks = self.num_blocks_for(sequence.num_tokens)
         sequence.block_table += self.allocate(num_blocks - lease.num_matched_blocks)
+        if sequence.hints.wants_explanation and sequence.cache_report is None:
+            sequence.cache_report = explain(self.prefix_cache, lease.data, sequence.hints, lease.node)
         if self.prefix_cache is not None and lease.node is not _NOWHERE:
             self._resume(sequence, lease, self.prefix_cache)
 

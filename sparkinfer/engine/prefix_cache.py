@@ -55,7 +55,7 @@ class PrefixCache:
         self.num_nodes = 0
         self.num_leaves = 0
         self._block_manager = block_manager
-        self._key_bytes = 4 * block_manager.block_size
+        self.key_bytes = 4 * block_manager.block_size
         self._roots: dict[bytes, PrefixNode] = {}
         self._clock = 0
         self._candidates: list[tuple[int, int, PrefixNode]] = []  # heap by last use; stale entries are skipped
@@ -75,7 +75,7 @@ class PrefixCache:
 
         data: token_key of all its tokens.
         """
-        width, has_state = self._key_bytes, self.snapshots is not None
+        width, has_state = self.key_bytes, self.snapshots is not None
         node = resumable = self.root(salt)
         for start in range(0, (len(data) - 4) // width * width, width):
             child = node.children.get(data[start : start + width])

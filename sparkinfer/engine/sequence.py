@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import NewType
 
 from sparkinfer.engine.mask_source import NO_MASK_ROW
-from sparkinfer.request import FinishReason, RequestId
+from sparkinfer.request import CacheReport, FinishReason, RequestId
 from sparkinfer.sampling_params import SamplingParams
 
 BlockId = NewType("BlockId", int)  # row of KVCache in units of block_size tokens
@@ -67,6 +67,7 @@ class Sequence:
     num_sampled_tokens: int = 0
     num_prefill_tokens: int = 0          # tokens fed from the host before decode starts; set on admission
     num_cached_tokens: int = 0           # prompt tokens whose KV came from the prefix cache
+    cache_report: CacheReport | None = None  # when the client asked for it, of the first admission
     num_preemptions: int = 0
     num_swapped_tokens: int = 0          # tokens whose KV and state wait in host memory
     num_promised_blocks: int = 0         # that it can still need and nobody else gets; admission = "reserve"

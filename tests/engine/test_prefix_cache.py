@@ -8,9 +8,12 @@ from hypothesis import strategies as st
 
 from sparkinfer.config import PrefixCacheConfig
 from sparkinfer.engine.block_manager import BlockManager, IntegrityError
+from sparkinfer.engine.cache_report import explain
 from sparkinfer.engine.checkpoint_plan import MIN_GAP_TOKENS, plan_checkpoints
 from sparkinfer.engine.prefix_cache import PrefixCache, token_key
+from sparkinfer.engine.sequence import PrefixHints
 from sparkinfer.engine.snapshot_pool import SnapshotPool
+from sparkinfer.request import CacheReport
 
 BLOCK_SIZE = 2
 
@@ -41,6 +44,10 @@ class Rig:
 
     def found(self, tokens: list[int], salt: bytes = b"") -> int:
         return self.cache.match(token_key(tokens), salt).depth * BLOCK_SIZE
+
+    def report(self, tokens: list[int]) -> CacheReport:
+        data = token_key(tokens)
+        return explain(self.cache, data, PrefixHints(), self.cache.match(data, b""))
 
     def check(self) -> None:
         self.blocks.check_integrity([], [node.block for node in self.cache.nodes()])
@@ -197,3 +204,40 @@ def test_checkpoints_are_block_boundaries_within_reach(turns, num_tokens, start_
     turn = max((position // 16 * 16 for position in turns if position < num_tokens), default=0)
     inner = sorted(set(plan) - {last, turn})
     assert all(b - a >= MIN_GAP_TOKENS for a, b in zip([start, *inner], inner, strict=False))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "reason", "matched", "diverged_at"),
+    [
+        ([1, 2, 3, 4, 5, 6, 7, 8], "not_cached_further", 6, None),
+        ([1, 2, 3, 4, 5, 6], "whole_prompt", 6, None),
+        ([1, 2, 3, 9, 5, 6], "diverged", 3, 3),
+        ([1, 2, 3, 4, 9, 6], "diverged", 4, 4),
+        ([9, 2, 3], "diverged", 0, 0),
+        ([1, 2, 3, 4, 5, 6, 7], "whole_prompt", 6, None),
+    ],
+)
+def test_a_report_says_where_a_prompt_departs(prompt, reason, matched, diverged_at):
+    rig = Rig()
+    rig.store([1, 2, 3, 4, 5, 6])
+    report = rig.report(prompt)
+    assert (report.reason, report.matched_tokens, report.diverged_at) == (reason, matched, diverged_at)
+    assert report.cached_tokens == rig.found(prompt)
+
+
+def test_a_report_knows_what_was_evicted_what_lacks_a_checkpoint_and_what_was_never_there():
+    rig = Rig()
+    assert rig.report([1, 2, 3]).reason == "nothing_cached"
+    rig.store([1, 2, 3, 4])
+    rig.cache.evict_block()
+    assert rig.report([1, 2, 3, 4, 5]) == CacheReport("evicted", 2, 2, None)
+    rig = Rig(num_snapshots=4)
+    assert rig.report([1, 2, 3]).reason == "below_minimum"
+    rig.store([1, 2, 3, 4, 5, 6], snapshots_at=(2, 6))
+    assert rig.report([1, 2, 3, 4, 9, 9]) == CacheReport("no_checkpoint", 2, 4, 4)
+
+
+def test_a_report_without_the_cache_says_so():
+    rig = Rig()
+    assert explain(None, b"", PrefixHints(), rig.cache.root(b"")).reason == "disabled"
+    assert explain(rig.cache, b"", PrefixHints(uses_cache=False), rig.cache.root(b"")).reason == "opted_out"
