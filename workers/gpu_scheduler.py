@@ -28,7 +28,7 @@ from sparkinfer.engine.cache_plan import make_cache
 from sparkinfer.engine.engine import Engine
 from sparkinfer.engine.fake_model_runner import ScriptedModelRunner, StepCost
 from sparkinfer.engine.kv_cache import KVCache, bytes_per_block, choose_kv_dtype
-from sparkinfer.engine.memory_plan import MemoryPlan, free_host_memory, plan_memory
+from sparkinfer.engine.memory_plan import MemoryPlan, check_weights_fit, free_host_memory, plan_memory
 from sparkinfer.engine.model_runner import ModelRunner
 from sparkinfer.engine.scheduler import Scheduler
 from sparkinfer.engine.scheduler_output import Logprobs
@@ -195,6 +195,10 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
+def _free_memory(device: torch.device) -> int:
+    return free_host_memory() if device.type == "cpu" else int(torch.cuda.mem_get_info(device)[0])
+
+
 def _plan(config: Config, hparams: HParams, block_bytes: int, free: int) -> MemoryPlan:
     return plan_memory(
         config.engine,
@@ -236,11 +240,11 @@ def _torch_runner(context: WorkerContext, gguf: GGUFFile, hparams: HParams) -> t
         status.set_progress(done, total)
         status.beat()
 
+    check_weights_fit(gguf, hparams, _free_memory(device))
     model = load_model(gguf, hparams, device, progress, config.engine.deterministic)
     status.set_progress(0, 0)
     status.phase = BootPhase.ALLOCATING
-    free = free_host_memory() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
-    plan = _plan(config, hparams, bytes_per_block(hparams, config.engine.block_size, dtype), free)
+    plan = _plan(config, hparams, bytes_per_block(hparams, config.engine.block_size, dtype), _free_memory(device))
     kv_cache = KVCache(hparams, plan.num_blocks, config.engine.block_size, dtype, device)
     state_pool = StatePool(hparams, config.scheduler.max_num_seqs, device)
     log.info("KV cache: %d blocks of %d tokens on %s", plan.num_blocks, config.engine.block_size, device)

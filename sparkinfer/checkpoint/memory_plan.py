@@ -19,9 +19,14 @@ _BF16_BYTES, _SCALE_BYTES, _F32_BYTES = 2, 2, 4
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Bytes of weights as stored, of keys and values in both cache types, and of recurrent state."""
+    """Bytes of weights as stored and as float32, of keys and values in each cache type, and of recurrent state.
+
+    A GPU holds weights as they are stored, its cache is bf16 or int8; the CPU's are float32, or int8 for the cache.
+    """
 
     weights_bytes: int
+    weights_f32_bytes: int
+    kv_f32_bytes: int
     kv_bf16_bytes: int
     kv_int8_bytes: int  # a byte a value and one half-precision scale per token, head, and key or value
     state_bytes: int
@@ -34,19 +39,33 @@ class MemoryPlan:
     def total_int8_bytes(self) -> int:
         return self.weights_bytes + self.kv_int8_bytes + self.state_bytes
 
+    @property
+    def total_cpu_bytes(self) -> int:
+        return self.weights_f32_bytes + self.kv_f32_bytes + self.state_bytes
+
+    @property
+    def total_cpu_int8_bytes(self) -> int:
+        return self.weights_f32_bytes + self.kv_int8_bytes + self.state_bytes
+
 
 def plan_memory(gguf: GGUFFile, hparams: HParams, num_tokens: int, num_seqs: int) -> MemoryPlan:
     """For `num_seqs` sequences of `num_tokens` tokens each; prediction blocks behind the trunk are not loaded."""
-    trunk = [info for info in gguf.tensors.values() if not is_nextn(info.name, hparams)]
     heads = 2 * hparams.num_kv_heads * hparams.num_attention_layers * num_tokens * num_seqs
     conv = (hparams.ssm_conv_kernel - 1) * hparams.ssm_conv_channels
     state = hparams.ssm_time_step_rank * hparams.ssm_state_size**2
     return MemoryPlan(
-        weights_bytes=sum(info.num_bytes for info in trunk),
+        weights_bytes=sum(info.num_bytes for info in gguf.tensors.values() if not is_nextn(info.name, hparams)),
+        weights_f32_bytes=weights_f32_bytes(gguf, hparams),
+        kv_f32_bytes=heads * hparams.head_dim * _F32_BYTES,
         kv_bf16_bytes=heads * hparams.head_dim * _BF16_BYTES,
         kv_int8_bytes=heads * (hparams.head_dim + _SCALE_BYTES),
         state_bytes=(conv + state) * _F32_BYTES * hparams.num_recurrent_layers * num_seqs,
     )
+
+
+def weights_f32_bytes(gguf: GGUFFile, hparams: HParams) -> int:
+    """What the trunk's weights take as float32."""
+    return _F32_BYTES * sum(info.num_elements for info in gguf.tensors.values() if not is_nextn(info.name, hparams))
 
 
 def is_nextn(tensor_name: str, hparams: HParams) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.checkpoint.hparams import HParams
-from sparkinfer.checkpoint.memory_plan import gpu_memory_bytes, host_memory_bytes, is_nextn, plan_memory
+from sparkinfer.checkpoint.memory_plan import MemoryPlan, gpu_memory_bytes, host_memory_bytes, is_nextn, plan_memory
 
 # What a chat template contains -> how its model writes tool calls; the first that matches.
 _TOOL_MARKERS = (
@@ -25,7 +25,6 @@ _TOOL_MARKERS = (
 def summarize(gguf: GGUFFile, hparams: HParams, num_tokens: int, num_seqs: int) -> dict[str, Any]:
     """All facts, ready for JSON; memory is for `num_seqs` sequences of `num_tokens` tokens each. Sizes are in bytes."""
     plan = plan_memory(gguf, hparams, num_tokens, num_seqs)
-    machine = {"host": host_memory_bytes(), **gpu_memory_bytes()}
     return {
         "files": [str(path) for path in gguf.paths],
         "name": gguf.metadata.get("general.name"),
@@ -39,21 +38,16 @@ def summarize(gguf: GGUFFile, hparams: HParams, num_tokens: int, num_seqs: int) 
             "context": num_tokens,
             "sequences": num_seqs,
             "weights": plan.weights_bytes,
+            "weights_f32": plan.weights_f32_bytes,
+            "kv_f32": plan.kv_f32_bytes,
             "kv_bf16": plan.kv_bf16_bytes,
             "kv_int8": plan.kv_int8_bytes,
             "recurrent_state": plan.state_bytes,
             "total_bf16": plan.total_bf16_bytes,
             "total_int8": plan.total_int8_bytes,
+            "total_cpu": plan.total_cpu_bytes,
         },
-        "machine": [
-            {
-                "name": name,
-                "bytes": size,
-                "fits_bf16": plan.total_bf16_bytes <= size,
-                "fits_int8": plan.total_int8_bytes <= size,
-            }
-            for name, size in machine.items()
-        ],
+        "machine": _machine(plan),
     }
 
 
@@ -64,6 +58,18 @@ def tool_style(template: str) -> str:
     'none'
     """
     return next((style for marker, style in _TOOL_MARKERS if marker in template), "none")
+
+
+def _machine(plan: MemoryPlan) -> list[dict[str, Any]]:
+    """Each place where the model could be served, by what it would take there."""
+    places = [("host", host_memory_bytes(), plan.total_cpu_bytes, plan.total_cpu_int8_bytes)]
+    places += [
+        (name, size, plan.total_bf16_bytes, plan.total_int8_bytes) for name, size in gpu_memory_bytes().items()
+    ]
+    return [
+        {"name": name, "bytes": size, "needs": needs, "fits": needs <= size, "fits_int8": needs_int8 <= size}
+        for name, size, needs, needs_int8 in places
+    ]
 
 
 def _tokenizer(gguf: GGUFFile, hparams: HParams) -> dict[str, Any]:

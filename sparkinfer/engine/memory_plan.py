@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
+from sparkinfer.checkpoint.gguf import GGUFFile
+from sparkinfer.checkpoint.hparams import HParams
+from sparkinfer.checkpoint.memory_plan import weights_f32_bytes
 from sparkinfer.config import EngineConfig
-from sparkinfer.errors import ConfigError
+from sparkinfer.errors import CheckpointError, ConfigError
 
 # Left to the rest of the machine, and the most that the automatic choice takes: a laptop must stay usable.
 AUTO_SHARE_OF_FREE_MEMORY = 0.5
 AUTO_MAX_BYTES = 2 << 30
 GIB = 1 << 30
+CGROUP = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,16 @@ def plan_memory(
     return MemoryPlan(num_blocks, min(wanted_len, num_blocks * config.block_size), bytes_per_block)
 
 
+def check_weights_fit(gguf: GGUFFile, hparams: HParams, free: int) -> None:
+    """Raises CheckpointError if the weights as float32 are larger than `free` bytes: loading them would end badly."""
+    needed = weights_f32_bytes(gguf, hparams)
+    if needed > free:
+        raise CheckpointError(
+            f"{gguf.path}: the weights take {needed / GIB:.2f} GiB as float32, in which they are served here, and "
+            f"{free / GIB:.2f} GiB of memory are free"
+        )
+
+
 def free_host_memory() -> int:
     """Bytes the kernel says can be had without swapping (MemAvailable, proc(5)); a container's own limit counts too."""
     with open("/proc/meminfo") as file:
@@ -62,12 +77,15 @@ def free_host_memory() -> int:
 
 
 def _free_in_cgroup(default: int) -> int:
-    """Room below the memory limit of this process's cgroup (v2), `default` where there is none."""
+    """Room below the memory limit of this process's cgroup (v2), `default` where there is none.
+
+    Cached file pages count as used there, but make way: a model that was just downloaded must not look too large.
+    """
     try:
-        with open("/sys/fs/cgroup/memory.max") as file:
-            limit = file.read().strip()
-        with open("/sys/fs/cgroup/memory.current") as file:
-            used = int(file.read())
+        limit = (CGROUP / "memory.max").read_text().strip()
+        used = int((CGROUP / "memory.current").read_text())
+        stat = dict(line.split() for line in (CGROUP / "memory.stat").read_text().splitlines())
     except OSError:
         return default
-    return default if limit == "max" else max(0, int(limit) - used)
+    cached = sum(int(stat.get(name, 0)) for name in ("active_file", "inactive_file"))
+    return default if limit == "max" else max(0, int(limit) - used + cached)

