@@ -1,0 +1,96 @@
+"""A deterministic model's logits, bit for bit, however the same tokens are cut into steps and mixed with others."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from sparkinfer.checkpoint.gguf import GGUFFile
+from sparkinfer.checkpoint.hparams import HParams
+from sparkinfer.errors import ConfigError
+from sparkinfer.model.determinism import make_deterministic
+from sparkinfer.model.registry import Model, load_model
+from tests.model.driver import CPU, Driver, run_chunks
+from tests.model.tiny import ARCHITECTURES, GOLDEN
+
+
+@pytest.fixture(scope="module")
+def deterministic_model(tiny_path: Callable[[str], Path]) -> Callable[[str], Model]:
+    models: dict[str, Model] = {}
+
+    def load(architecture: str) -> Model:
+        if architecture not in models:
+            gguf = GGUFFile.open(tiny_path(architecture))
+            models[architecture] = load_model(gguf, HParams.from_gguf(gguf), CPU, lambda *_: None, True)
+        return models[architecture]
+
+    return load
+
+
+def some_tokens(rng: random.Random, count: int) -> list[int]:
+    return [rng.randrange(1000) for _ in range(count)]
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_chunks_do_not_matter(architecture: str, deterministic_model, tiny_model) -> None:
+    model, tokens = deterministic_model(architecture), some_tokens(random.Random(1), 140)
+    whole = run_chunks(model, tokens, 512)
+    for seed, chunk in enumerate((1, 7, 64)):
+        assert torch.equal(run_chunks(model, tokens, chunk, seed), whole)
+    torch.testing.assert_close(whole, run_chunks(tiny_model(architecture), tokens, 512), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
+@pytest.mark.parametrize("architecture", ["llama", "gemma3", "qwen3moe", "qwen35", "qwen35moe"])
+def test_the_batch_does_not_matter(architecture: str, dtype: torch.dtype, deterministic_model) -> None:
+    rng, model = random.Random(7), deterministic_model(architecture)
+    tokens = {key: some_tokens(rng, rng.randrange(1, 90)) for key in range(5)}
+    driver = Driver(model, num_blocks=200, block_size=8, kv_dtype=dtype)
+    got: dict[int, list[torch.Tensor]] = {key: [] for key in tokens}
+    done = dict.fromkeys(tokens, 0)
+    while pending := [key for key in tokens if done[key] < len(tokens[key])]:
+        chosen = rng.sample(pending, rng.randrange(1, len(pending) + 1))
+        work = {key: tokens[key][done[key] : done[key] + rng.choice([1, 1, 3, 40])] for key in chosen}
+        for key, logits in driver.step(work).items():
+            got[key].append(logits)
+            done[key] += len(logits)
+    for key, expected_tokens in tokens.items():
+        alone = Driver(model, kv_dtype=dtype).step({key: expected_tokens})[key]
+        assert torch.equal(torch.cat(got[key]), alone)
+
+
+def test_the_plain_model_would_not_pass(tiny_model: Callable[[str], Model]) -> None:
+    tokens = some_tokens(random.Random(1), 140)
+    whole, single = (run_chunks(tiny_model("llama"), tokens, chunk) for chunk in (512, 1))
+    assert not torch.equal(whole, single)
+
+
+def test_smollm2(embedded_model: Path) -> None:
+    gguf = GGUFFile.open(embedded_model)
+    model = load_model(gguf, HParams.from_gguf(gguf), CPU, lambda *_: None, True)
+    tokens = some_tokens(random.Random(2), 24)
+    whole = run_chunks(model, tokens, 512)
+    driver = Driver(model)
+    driver.step({"other": some_tokens(random.Random(3), 11)})
+    parts = [driver.step({"a": tokens[:13], "other": [5]}), driver.step({"other": [6, 7], "a": tokens[13:23]}),
+             driver.step({"a": tokens[23:], "other": [8]})]
+    assert torch.equal(torch.cat([part["a"] for part in parts]), whole)
+
+
+def test_an_accelerator_is_refused(tiny_model: Callable[[str], Model]) -> None:
+    with pytest.raises(ConfigError, match=r"\[engine\] deterministic = true: not yet on cuda"):
+        make_deterministic(tiny_model("llama"), torch.device("cuda"))
+
+
+def test_a_library_that_cannot_do_it_is_named(
+    tiny_path: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matmul = torch.Tensor.__matmul__
+    monkeypatch.setattr(torch.Tensor, "__matmul__", lambda a, b: matmul(a, b) + 1e-6 * a.sum())
+    gguf = GGUFFile.open(GOLDEN / "qwen3.gguf")
+    with pytest.raises(ConfigError, match=r"deterministic = true: not possible with \d+ threads here.*threads = 1"):
+        load_model(gguf, HParams.from_gguf(gguf), CPU, lambda *_: None, True)
