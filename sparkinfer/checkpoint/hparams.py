@@ -19,6 +19,12 @@ ARCHITECTURES = ("llama", "qwen2", "qwen3", "qwen3moe", "qwen35", "qwen35moe", "
 MOE_ARCHITECTURES = ("qwen3moe", "qwen35moe")
 HYBRID_ARCHITECTURES = ("qwen35", "qwen35moe")
 MAX_LAYERS = 1024
+_OTHER_KINDS = {  # general.type -> what it is
+    "adapter": "a LoRA adapter",
+    "mmproj": "a vision projector (mmproj), which belongs to a model",
+    "imatrix": "an importance matrix",
+    "dataset": "a data set",
+}
 GEMMA3_27B_LAYERS = 62  # the one gemma3 that scales its scores by hidden_size / num_q_heads, not by head_dim
 SOFTMAX_GATING = 1      # llama.cpp's id of the router that all supported MoE models use
 
@@ -67,6 +73,7 @@ class HParams:
         ill-typed key, values that contradict one another, a missing tensor or one of another shape.
         """
         reader = MetadataReader(gguf.metadata, gguf.path)
+        _check_is_model(gguf, reader)
         architecture = reader.text("general.architecture")
         if architecture not in ARCHITECTURES:
             shown, known = reprlib.repr(architecture), ", ".join(ARCHITECTURES)
@@ -88,6 +95,17 @@ class HParams:
     def ssm_conv_channels(self) -> int:
         """Channels of the convolution: queries and keys of each key head, values of each value head."""
         return (2 * self.ssm_group_count + self.ssm_time_step_rank) * self.ssm_state_size
+
+
+def _check_is_model(gguf: GGUFFile, reader: MetadataReader) -> None:
+    """GGUF holds other things than models; say which, rather than what they lack as a model."""
+    kind = _OTHER_KINDS.get(reader.text("general.type", "model"))
+    if reader.text("general.architecture", "") == "clip":
+        kind = _OTHER_KINDS["mmproj"]
+    if kind is None and not gguf.tensors:
+        kind = "a vocabulary without tensors"
+    if kind is not None:
+        raise CheckpointError(f"{gguf.path}: the file is {kind}, not a model")
 
 
 def _read(cls: type[HParams], gguf: GGUFFile, reader: MetadataReader, architecture: str) -> HParams:

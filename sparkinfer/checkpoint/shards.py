@@ -32,14 +32,14 @@ def read_shards(path: Path) -> list[Shard]:
 
 
 def _only_model(folder: Path) -> Path:
-    """The model in a folder: its file or first shard. Vision projectors (`mmproj*`) are not models."""
+    """The model in a folder: its file or first shard. Vision projectors (`*mmproj*`) are not models."""
     try:
         files = sorted(file for file in folder.iterdir() if file.suffix.lower() == ".gguf" and file.is_file())
     except OSError as error:
         raise CheckpointError(f"{folder}: cannot be listed: {error.strerror or error}") from error
     models: dict[str, Path] = {}
     for file in files:
-        if file.name.lower().startswith("mmproj"):
+        if "mmproj" in file.name.lower():
             continue
         split = SPLIT_NAME.fullmatch(file.name)
         models.setdefault(split["stem"] if split else file.name, file)

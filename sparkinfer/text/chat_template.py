@@ -111,7 +111,7 @@ class ChatTemplate:
             messages = _mark_continuation(messages, prompt, marks.place)
         text = self._render_with_late_system(messages, variables, marks)
         if prompt.continue_final_message:
-            text = _cut_continuation(text, marks.place)
+            text = _cut_continuation(text, marks.place, prompt.messages[-1].content or "")
         return self._special_text.unshield(text, marks.sentinel)
 
     def _shield(self, message: dict[str, Any], sentinel: str) -> dict[str, Any]:
@@ -221,9 +221,15 @@ def _mark_continuation(messages: list[dict[str, Any]], prompt: ChatPrompt, place
     return [*messages[:-1], messages[-1] | {"content": f"{messages[-1]['content']}{place}end "}]
 
 
-def _cut_continuation(text: str, place: str) -> str:
-    """The prompt up to the end of the last message, whose trailing whitespace goes if the template trims."""
+def _cut_continuation(text: str, place: str, content: str) -> str:
+    """The prompt up to the end of the last message, whose trailing whitespace goes if the template trims.
+
+    content: the message's own text; blank lines that the template wrote before an empty one stay
+    """
     before, mark, after = text.rpartition(f"{place}end")
     if not mark:
         raise RequestError(400, "The chat template does not show the last message.", param="messages")
-    return before if after.startswith(" ") else before.rstrip()
+    answer = content.rpartition(_END_THINK)[2]
+    if after.startswith(" ") or not answer.strip():
+        return before
+    return before.removesuffix(answer[len(answer.rstrip()):])

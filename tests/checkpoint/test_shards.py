@@ -47,6 +47,7 @@ def test_any_shard_opens_the_model(split_model: list[Path], given: int) -> None:
 def test_the_folder_opens_the_model(split_model: list[Path]) -> None:
     folder = split_model[0].parent
     (folder / "mmproj-tiny.gguf").write_bytes(b"a vision projector")
+    (folder / "tiny-MMPROJ-f16.gguf").write_bytes(b"another")
     (folder / "README.md").write_text("not a model")
     assert GGUFFile.open(folder).paths == split_model
 

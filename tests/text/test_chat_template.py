@@ -261,6 +261,21 @@ def test_continue_final_message(templates: dict[str, ChatTemplate]) -> None:
             templates["chatml_strict"].render(chat(*messages, continue_final_message=True))
 
 
+@pytest.mark.parametrize("content", ["", " ", "\n"])
+def test_continuation_of_nothing_keeps_what_the_template_writes_before_it(
+    templates: dict[str, ChatTemplate], content: str
+) -> None:
+    prompt = chat(user("q"), assistant(content), continue_final_message=True)
+    assert templates["chatml_strict"].render(prompt).text.endswith("</think>\n\n")
+
+
+def test_continuation_drops_only_the_message_s_own_trailing_blanks(tokenizer: Tokenizer) -> None:
+    trimming = ChatTemplate("{% for m in messages %}A:\n\n{{ m.content|trim }}|{% endfor %}", tokenizer)
+    for content, shown in (("x \n", "x"), ("  x", "x"), ("x", "x"), ("", ""), ("\n", ""), (" \n ", "")):
+        prompt = chat(user("q"), assistant(content), continue_final_message=True)
+        assert trimming.render(prompt).text == f"A:\n\nq|A:\n\n{shown}"
+
+
 def test_continuation_keeps_trailing_blanks_where_the_template_does(tokenizer: Tokenizer) -> None:
     verbatim = ChatTemplate("{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}", tokenizer)
     prompt = chat(user("q"), assistant("The answer is "), continue_final_message=True)
