@@ -40,6 +40,7 @@ from sparkinfer.errors import ConfigError
 from sparkinfer.model.registry import load_model
 from sparkinfer.request import FinishReason
 from workers import process
+from workers.gpu_cache import attach_disk
 from workers.gpu_gauges import GpuGauges
 from workers.process import WorkerContext
 from workers.service_info import service_info
@@ -274,9 +275,11 @@ def _body(context: WorkerContext) -> None:
         runner, plan = _scripted_runner(config, hparams)
     else:
         runner, plan = _torch_runner(context, gguf, hparams)
-    scheduler = Scheduler(config.scheduler, _cache(config, hparams, plan), plan.max_model_len)
+    cache = _cache(config, hparams, plan)
+    scheduler = Scheduler(config.scheduler, cache, plan.max_model_len)
     sink = RingSink(context)
     engine = Engine(scheduler, runner, sink, frozenset())
+    attach_disk(config, gguf, cache, runner, engine)
     is_greedy = config.engine.deterministic or config.model.sampling_defaults == "greedy"
     info = service_info(config.model, gguf, hparams, plan.max_model_len, is_greedy)
     context.board.write_service_info(msgspec.json.encode(info))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from sparkinfer.engine.block_manager import BlockManager
 from sparkinfer.engine.cache_report import explain
 from sparkinfer.engine.checkpoint_plan import plan_checkpoints
+from sparkinfer.engine.disk_tier import DiskTier
 from sparkinfer.engine.prefix_cache import PrefixCache, token_key
 from sparkinfer.engine.prefix_node import PrefixNode
 from sparkinfer.engine.scheduler_output import SchedulerOutput, StateCopy
@@ -51,6 +52,7 @@ class CacheManager:
         self._leases: dict[Sequence, Lease] = {}
         self._shared_prefill = SharedPrefill(block_manager.block_size, self._has_state)
         self._num_rolling = 0
+        self.disk: DiskTier | None = None
         self._state_copies: list[StateCopy] = []
 
     @property
@@ -70,19 +72,21 @@ class CacheManager:
         return self._block_manager.allocate(num_blocks)
 
     def should_wait(self, sequence: Sequence) -> bool:
-        """Whether a running sequence will soon have computed more of a waiting one's tokens than the cache has now."""
+        """Whether more of a waiting sequence's tokens will soon be there: somebody computes them, or reads them."""
         cache = self.prefix_cache
         if cache is None or not sequence.hints.uses_cache or sequence.has_tokens_in_flight:
             return False
         if sequence.num_swapped_tokens:
             return False
-        if not self._shared_prefill or self.num_free_blocks < sequence.num_blocks_awaited:
+        if not (self._shared_prefill or self.disk) or self.num_free_blocks < sequence.num_blocks_awaited:
             return False
         if self._shared_prefill.is_waiting(sequence):
             return True
         data = token_key(sequence.token_ids(0, sequence.num_tokens))
-        num_cached_tokens = cache.match(data, sequence.hints.salt).depth * self.block_size
-        return self._shared_prefill.must_wait(sequence, data, num_cached_tokens)
+        node = cache.match(data, sequence.hints.salt)
+        if self._shared_prefill.must_wait(sequence, data, node.depth * self.block_size):
+            return True
+        return self.disk is not None and self.disk.must_wait(sequence, data, node)
 
     def find(self, sequence: Sequence) -> Lease:
         """The longest cached prefix of a waiting sequence, held until `place` or `give_up`."""
@@ -90,6 +94,8 @@ class CacheManager:
         if cache is None or not sequence.hints.uses_cache or sequence.num_swapped_tokens:
             return Lease(b"", _NOWHERE, 0)
         data = token_key(sequence.token_ids(0, sequence.num_tokens))
+        if self.disk is not None:
+            self._state_copies += self.disk.graft(sequence, data, self._allocate_one)
         node = cache.match(data, sequence.hints.salt)
         cache.lock(node)
         return Lease(data, node, node.depth)
@@ -141,7 +147,7 @@ class CacheManager:
     def end_step(self, output: SchedulerOutput) -> None:
         """The step is complete: it gets its state copies, and what it computes may be shared from the next one on."""
         cache = self.prefix_cache
-        if cache is None:
+        if cache is None or not output.rows:
             return
         for row in output.scheduled:
             if row.token_ids is not None:
@@ -152,6 +158,13 @@ class CacheManager:
         cache.epoch += 1
         output.epoch = cache.epoch
         output.state_copies, self._state_copies = self._state_copies, []
+        if self.disk is not None:
+            self.disk.end_step(output)
+
+    def complete(self, output: SchedulerOutput) -> None:
+        """The step has run."""
+        if self.disk is not None:
+            self.disk.completed_epoch = output.epoch
 
     def release(self, sequence: Sequence, is_sound: bool = True) -> None:
         """Take back a sequence's blocks; the cache keeps the full ones among those that were computed.
@@ -191,6 +204,9 @@ class CacheManager:
         self._block_manager.check_integrity(block_tables, cached)
         if cache is not None:
             cache.check_integrity([snapshot for lease in self._leases.values() for _, snapshot in lease.rolling])
+
+    def _allocate_one(self) -> BlockId | None:
+        return self.allocate(1)[0] if self.can_allocate(1) else None
 
     def _resume(self, sequence: Sequence, lease: Lease, cache: PrefixCache) -> None:
         node = lease.node

@@ -60,6 +60,9 @@ class CudaModelRunner:
         """Put a step behind those launched before."""
         return CudaStepHandle(self._thread.submit(self._run, output))
 
+    def copy(self, output: SchedulerOutput) -> None:
+        self._thread.submit(self._copy, output).result()
+
     def close(self) -> None:
         """Wait for the steps launched and end the thread."""
         self._thread.shutdown()
@@ -75,6 +78,10 @@ class CudaModelRunner:
                 return
             with torch.cuda.device(self._device), torch.cuda.stream(stream):
                 yield
+
+    def _copy(self, output: SchedulerOutput) -> None:
+        with self._on_device(self._stream):
+            self._copies.run(output)
 
     def _run(self, output: SchedulerOutput) -> EnqueuedStep:
         sampling = self._build_sampling(output)

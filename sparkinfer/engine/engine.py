@@ -70,6 +70,7 @@ class Engine:
         self._max_in_flight = 1 if overlap else 0
         self._clock = clock
         self.while_waiting: Callable[[], None] | None = None
+        self.before_close: Callable[[], None] | None = None  # the last chance to use the ModelRunner
         self._in_flight: deque[tuple[SchedulerOutput, StepHandle, float]] = deque()  # and when it was launched
         self._collected_at = 0.0
 
@@ -130,6 +131,8 @@ class Engine:
     def close(self) -> None:
         """Give back the ModelRunner; open requests get no further events."""
         self._in_flight.clear()
+        if self.before_close is not None:
+            self.before_close()
         self._model_runner.close()
 
     def _launch(self) -> bool:

@@ -132,6 +132,9 @@ class ScriptedModelRunner:
         self._ends_at = max(self._ends_at, time.monotonic()) + cost_s
         return _ScriptedHandle(result, masked, self._masks, self._ends_at, self._cost.busy)
 
+    def copy(self, output: SchedulerOutput) -> None:
+        pass
+
     def close(self) -> None:
         self._slots.clear()
 

@@ -34,5 +34,8 @@ class ModelRunner(Protocol):
     def launch(self, output: SchedulerOutput) -> StepHandle:
         """Start a step behind those launched before; does not block on the device."""
 
+    def copy(self, output: SchedulerOutput) -> None:
+        """Only what a step copies between host and device, behind the steps launched before; waits for it."""
+
     def close(self) -> None:
         """Finish what was launched and give back threads and memory; nothing is launched afterwards."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from sparkinfer.config import PrefixCacheConfig
@@ -56,6 +56,7 @@ class PrefixCache:
         self.num_leaves = 0
         self._block_manager = block_manager
         self.key_bytes = 4 * block_manager.block_size
+        self.on_evict: Callable[[PrefixNode], None] | None = None  # told before a block or snapshot makes room
         self._roots: dict[bytes, PrefixNode] = {}
         self._clock = 0
         self._candidates: list[tuple[int, int, PrefixNode]] = []  # heap by last use; stale entries are skipped
@@ -85,6 +86,20 @@ class PrefixCache:
             if node.snapshot is not None:
                 resumable = node
         return resumable if has_state else node
+
+    def descend(self, data: bytes, salt: bytes, depth: int) -> PrefixNode | None:
+        """The node behind the first `depth` blocks, None when it is not there."""
+        node, width = self.root(salt), self.key_bytes
+        for start in range(0, depth * width, width):
+            child = node.children.get(data[start : start + width])
+            if child is None:
+                return None
+            node = child
+        return node
+
+    def give_back(self, block: BlockId) -> None:
+        """The caller of `insert` has no further use for a block."""
+        self._block_manager.free([block])
 
     def lock(self, node: PrefixNode) -> None:
         """A sequence's tokens begin with this path: nothing of it may be evicted."""
@@ -148,6 +163,8 @@ class PrefixCache:
         snapshot = self.snapshots.allocate()
         if snapshot is None and self._snapshot_nodes:
             node = next(iter(self._snapshot_nodes))
+            if self.on_evict is not None:
+                self.on_evict(node)
             self._drop_snapshot(node)
             self.stats.num_evictions += 1
             self._offer(self._prune(node))
@@ -161,6 +178,8 @@ class PrefixCache:
             if node.is_alive and last_used == node.last_used and node.users == 0 and not node.children:
                 parent = node.parent
                 assert parent is not None
+                if self.on_evict is not None:
+                    self.on_evict(node)
                 self._remember(node)
                 self._remove(node)
                 self.stats.num_evictions += 1

@@ -17,7 +17,7 @@ class PrefixNode:
     users counts the running sequences whose tokens begin with this path (and pins), so it never grows downwards.
     """
 
-    __slots__ = ("block", "children", "depth", "epoch", "is_alive", "key", "last_used", "parent", "path_hash",
+    __slots__ = ("block", "children", "depth", "digest", "epoch", "is_alive", "key", "last_used", "parent", "path_hash",
                  "snapshot", "users")
 
     def __init__(self, parent: PrefixNode | None, key: bytes, block: BlockId, path_hash: int, epoch: int = 0) -> None:
@@ -30,6 +30,7 @@ class PrefixNode:
         self.children: dict[bytes, PrefixNode] = {}
         self.snapshot: SnapshotId | None = None
         self.epoch = epoch
+        self.digest: bytes | None = None  # names the path beyond this process; made when first asked for
         self.users = 0
         self.last_used = 0
         self.is_alive = True

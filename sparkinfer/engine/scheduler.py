@@ -118,6 +118,7 @@ class Scheduler:
 
     def update(self, output: SchedulerOutput, result: StepResult, now: float) -> None:
         """Take in what `output` sampled; calls come in the order of the `schedule` calls."""
+        self._cache.complete(output)
         events, rows = self._events, output.sampling_rows
         for row, error in row_errors(output, result):
             self._fail(row.sequence, now, error)

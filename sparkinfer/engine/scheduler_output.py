@@ -5,6 +5,7 @@ Knows slots, blocks and token ids; never why a sequence was chosen.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, NewType
 
@@ -46,6 +47,22 @@ class StateCopy(NamedTuple):
     slot: SlotId
     snapshot: SnapshotId
     restores: bool                       # True: snapshot to slot, before tokens that continue it; False: the other way
+    payload: bytes | None = None         # given: what the snapshot becomes, in place of a slot's state
+
+
+class DiskSave(NamedTuple):
+    """A block or a snapshot whose bytes `keep` takes, before anything is overwritten."""
+
+    block: BlockId | None
+    snapshot: SnapshotId | None
+    keep: Callable[[bytes], None]
+
+
+class BlockLoad(NamedTuple):
+    """Bytes that `keep` was given once, for a block."""
+
+    block: BlockId
+    payload: bytes
 
 
 class SwapOut(NamedTuple):
@@ -75,8 +92,10 @@ class SchedulerOutput:
     num_decode_tokens: int = 0           # of num_tokens; the others belong to prompts
     num_preempted: int = 0
     epoch: int = 0                       # the step's number, counted only with a prefix cache
-    swap_drops: list[SwapId] = field(default_factory=list)       # stays that end without a way back: first of all
+    disk_saves: list[DiskSave] = field(default_factory=list)     # first of all, from what earlier steps have left
+    swap_drops: list[SwapId] = field(default_factory=list)       # then stays that end without a way back
     swap_outs: list[SwapOut] = field(default_factory=list)       # then these, from what earlier steps have left
+    block_loads: list[BlockLoad] = field(default_factory=list)   # then these
     state_copies: list[StateCopy] = field(default_factory=list)  # then these, in this order
     swap_ins: list[SwapIn] = field(default_factory=list)         # then these; the forward comes last
     resampled: list[ScheduledSequence] = field(default_factory=list)  # computed already, but their masks were late

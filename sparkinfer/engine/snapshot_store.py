@@ -25,13 +25,34 @@ class SnapshotStore:
 
     def copy(self, copies: Iterable[StateCopy]) -> None:
         """Save and restore, in order."""
-        for slot, snapshot, restores in copies:
-            if restores:
+        for slot, snapshot, restores, payload in copies:
+            if payload is not None:
+                self.fill(snapshot, payload)
+            elif restores:
                 for pool, row in zip(self._state_pool.pools, self._rows[snapshot], strict=True):
                     pool[:, slot].copy_(row, non_blocking=True)
             else:
                 for pool, row in zip(self._state_pool.pools, self.row(snapshot), strict=True):
                     row.copy_(pool[:, slot], non_blocking=True)
+
+    def fill(self, snapshot: SnapshotId, payload: bytes) -> None:
+        """Make a snapshot what `to_bytes` said once."""
+        self._wait()
+        offset = 0
+        for tensor in self.row(snapshot):
+            flat = tensor.view(-1).view(torch.uint8)
+            flat.copy_(torch.frombuffer(bytearray(payload[offset : offset + len(flat)]), dtype=torch.uint8))
+            offset += len(flat)
+
+    def to_bytes(self, snapshot: SnapshotId) -> bytes:
+        """All that a snapshot holds."""
+        self._wait()
+        return b"".join(tensor.view(-1).view(torch.uint8).numpy().tobytes() for tensor in self.row(snapshot))
+
+    def _wait(self) -> None:
+        """The host is about to touch rows itself."""
+        if self._state_pool.pools[0].is_cuda:
+            torch.cuda.current_stream().synchronize()
 
     def row(self, snapshot: SnapshotId) -> list[Tensor]:
         """The host tensors of one snapshot, each [num_layers, ...]; what an unwritten one holds is undefined."""

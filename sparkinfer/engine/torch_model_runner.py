@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from sparkinfer.engine.host_copies import HostCopies
 from sparkinfer.engine.input_batch import InputBatch, StepInputs
 from sparkinfer.engine.kv_cache import KVCache
 from sparkinfer.engine.mask_gate import MaskGate
@@ -17,9 +18,7 @@ from sparkinfer.engine.model_runner import DeviceMemoryError
 from sparkinfer.engine.sampler import Sampler
 from sparkinfer.engine.sampling_batch import SamplingBatch, SamplingSlots
 from sparkinfer.engine.scheduler_output import SchedulerOutput, StepResult
-from sparkinfer.engine.snapshot_store import SnapshotStore
 from sparkinfer.engine.state_pool import StatePool
-from sparkinfer.engine.swap_store import SwapStore
 from sparkinfer.model.registry import Model
 
 CPU_OUT_OF_MEMORY = "DefaultCPUAllocator: can't allocate memory"  # torch has no type of its own for this one
@@ -54,8 +53,7 @@ class TorchModelRunner:
         self._model = model
         self._kv_cache = kv_cache
         self._state_pool = state_pool
-        self._snapshots = SnapshotStore(state_pool)
-        self._swap_store = SwapStore(kv_cache, state_pool)
+        self._copies = HostCopies(kv_cache, state_pool)
         self._input_batch = InputBatch(max_num_seqs, kv_cache.block_size, max_model_len, device)
         self._sampling_slots = SamplingSlots(max_num_seqs, device)
         self._sampler = Sampler(model.hparams.vocab_size, device)
@@ -76,6 +74,9 @@ class TorchModelRunner:
         """Where the masks of constrained sequences are read, on the runner's thread; before the first of them."""
         self._mask_gate.source = source
 
+    def copy(self, output: SchedulerOutput) -> None:
+        self._thread.submit(self._copies.run, output).result()
+
     def close(self) -> None:
         """Wait for the steps launched and end the thread."""
         self._thread.shutdown()
@@ -83,19 +84,12 @@ class TorchModelRunner:
     def _run(self, output: SchedulerOutput, inputs: StepInputs | None, sampling: SamplingBatch | None) -> StepResult:
         try:
             with torch.inference_mode():
-                self._copy(output)
+                self._copies.run(output)
                 return self._forward_and_sample(output, inputs, sampling)
         except RuntimeError as error:
             if isinstance(error, torch.OutOfMemoryError) or CPU_OUT_OF_MEMORY in str(error):
                 raise DeviceMemoryError("There is no memory left for a step of this size.") from error
             raise
-
-    def _copy(self, output: SchedulerOutput) -> None:
-        """What moves between host and device before the forward, in the order that SchedulerOutput asks for."""
-        self._swap_store.drop(output.swap_drops)
-        self._swap_store.swap_out(output.swap_outs)
-        self._snapshots.copy(output.state_copies)
-        self._swap_store.swap_in(output.swap_ins)
 
     def _forward_and_sample(
         self, output: SchedulerOutput, inputs: StepInputs | None, sampling: SamplingBatch | None

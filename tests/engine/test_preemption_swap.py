@@ -197,7 +197,7 @@ def test_sampled_tokens_survive_the_way_through_host_memory(solo_results, overla
             assert sink.tokens.get((i, 0), []) == tokens
             assert sink.logprobs.get((i, 0), []) == logprobs
         assert space.num_free_bytes == swap_bytes
-        assert rig.runner._swap_store.num_entries == len(space._drops)
+        assert rig.runner._copies._swap_store.num_entries == len(space._drops)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])

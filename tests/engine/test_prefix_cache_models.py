@@ -13,8 +13,10 @@ from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.checkpoint.hparams import HParams
 from sparkinfer.config import PrefixCacheConfig, SchedulerConfig
 from sparkinfer.engine.cache_plan import make_cache
+from sparkinfer.engine.disk_tier import DiskTier
 from sparkinfer.engine.engine import Engine
 from sparkinfer.engine.kv_cache import KVCache
+from sparkinfer.engine.prefix_disk import PrefixDisk
 from sparkinfer.engine.scheduler import Scheduler
 from sparkinfer.engine.sequence import PrefixHints
 from sparkinfer.engine.state_pool import StatePool, bytes_per_slot
@@ -23,6 +25,7 @@ from sparkinfer.engine.torch_model_runner import TorchModelRunner
 from sparkinfer.model.registry import Model, load_model
 from sparkinfer.request import RequestId
 from sparkinfer.sampling_params import SamplingParams
+from workers.gpu_cache import save_all
 
 CPU = torch.device("cpu")
 GOLDEN = Path(__file__).parent.parent / "data" / "golden"
@@ -44,7 +47,9 @@ def model(request, tmp_path_factory) -> Model:
 class Service:
     """An engine over the model, and what it said of each (request, choice)."""
 
-    def __init__(self, model: Model, enabled: bool = True, num_blocks: int = 64, **prefix) -> None:
+    def __init__(
+        self, model: Model, enabled: bool = True, num_blocks: int = 64, directory: Path | None = None, **prefix
+    ) -> None:
         hparams = model.hparams
         prefix = {"min_tokens": 0, "checkpoint_tokens": 12, "host_mib": 64} | prefix
         self.cache = make_cache(
@@ -58,6 +63,9 @@ class Service:
         config = SchedulerConfig(max_num_seqs=MAX_NUM_SEQS, max_num_batched_tokens=16, prefill_chunk_tokens=8)
         self.scheduler = Scheduler(config, self.cache, hparams.max_position)
         self.engine = Engine(self.scheduler, runner, self, frozenset())
+        if directory is not None:
+            tier = self.cache.disk = DiskTier(self.cache.prefix_cache, PrefixDisk(directory, "0" * 32, 1 << 30))
+            self.engine.before_close = lambda: save_all(tier, runner)
         self.tokens: dict[tuple[int, int], list[int]] = {}
         self.logprobs: dict[tuple[int, int], list[float]] = {}
         self.cached: dict[tuple[int, int], int] = {}
@@ -159,3 +167,58 @@ def test_outputs_do_not_depend_on_what_was_evicted_or_preempted(model):
         assert service.scheduler.num_preemptions > 0
         assert stats.num_tokens_reused > 0
     assert_as_if_alone(model, service, requests)
+
+
+def files(directory: Path, suffix: str) -> list[Path]:
+    return sorted(directory.rglob(f"*.{suffix}"))
+
+
+def test_prefixes_survive_a_restart(model, tmp_path):
+    prompt = random_prompt(model, 41, seed=6)
+    with Service(model, directory=tmp_path) as service:
+        answer = service.run(0, prompt)
+    assert files(tmp_path, "kv")
+    longer = prompt + answer + random_prompt(model, 6, seed=7)
+    with Service(model, directory=tmp_path) as service:
+        service.run(1, prompt)
+        service.run(2, longer)
+        assert service.cached[1, 0] == 40
+        assert service.cached[2, 0] >= len(prompt + answer) - 2 * BLOCK_SIZE
+    assert_as_if_alone(model, service, {1: (prompt, {}), 2: (longer, {})})
+
+
+def test_what_was_evicted_from_memory_comes_back_from_disk(model, tmp_path):
+    prompts = {i: random_prompt(model, 60, seed=40 + i) for i in range(4)}
+    with Service(model, num_blocks=30, directory=tmp_path) as service:
+        for request_id, prompt in prompts.items():
+            service.run(request_id, prompt)
+        service.cache.disk.flush()
+        for request_id, prompt in prompts.items():
+            service.run(10 + request_id, prompt)
+            assert service.cached[10 + request_id, 0] >= 52
+    assert_as_if_alone(model, service, {10 + i: (prompt, {}) for i, prompt in prompts.items()})
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "emptied", "removed", "swapped"])
+def test_damaged_files_are_removed_and_computed_again(model, tmp_path, damage, caplog):
+    prompt = random_prompt(model, 41, seed=8)
+    with Service(model, directory=tmp_path) as service:
+        service.run(0, prompt)
+    others = files(tmp_path, "kv")
+    for path in files(tmp_path, "state") or others[::3]:
+        content = path.read_bytes()
+        if damage == "truncated":
+            path.write_bytes(content[:-1])
+        elif damage == "flipped":
+            path.write_bytes(content[:40] + bytes([content[40] ^ 1]) + content[41:])
+        elif damage == "emptied":
+            path.write_bytes(b"")
+        elif damage == "removed":
+            path.unlink()
+        else:
+            path.write_bytes(others[1].read_bytes() if path != others[1] else others[0].read_bytes())
+    with Service(model, directory=tmp_path) as service:
+        service.run(1, prompt)
+        assert service.cached[1, 0] < 40
+    assert ("is damaged: removed" in caplog.text) == (damage != "removed")
+    assert_as_if_alone(model, service, {1: (prompt, {})})

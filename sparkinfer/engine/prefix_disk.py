@@ -1,0 +1,158 @@
+"""Files that outlive the process: one per block of keys and values, one per state. Knows names and bytes; never tokens.
+
+    <directory>/<fingerprint>/<name>
+
+    file                       bytes
+    magic "SPKPFX01"               8
+    BLAKE2b-128 of name, payload  16
+    payload                        -
+
+A file is written under another name and then renamed, so that it is there whole or not at all. What a reader finds
+damaged is removed. Several models may share a directory; disk_gib counts them all, least recently used first to go.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import threading
+from collections import OrderedDict
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from sparkinfer.errors import ConfigError
+
+log = logging.getLogger("prefix_cache")
+
+MAGIC = b"SPKPFX01"
+DIGEST_BYTES = 16
+HEADER_BYTES = len(MAGIC) + DIGEST_BYTES
+MAX_QUEUED_WRITES = 256
+
+_FILE = re.compile(r"[0-9a-f]{32}/[0-9a-f]{32}\.(kv|state)")
+
+
+class PrefixDisk:
+    """One folder of one model's files. Reads and writes have a thread each; the index is shared under a lock."""
+
+    def __init__(self, directory: Path, fingerprint: str, max_bytes: int) -> None:
+        """fingerprint: 32 hexadecimal digits. Raises ConfigError when the directory cannot be used."""
+        self._directory = directory
+        self._folder = fingerprint
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._sizes: OrderedDict[str, int] = OrderedDict()  # least recently used first
+        self._num_bytes = 0
+        self._num_queued = 0
+        try:
+            (directory / fingerprint).mkdir(parents=True, exist_ok=True)
+            self._scan()
+        except OSError as error:
+            raise ConfigError(f"[prefix_cache] directory = {str(directory)!r}: {error.strerror}") from None
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="prefix_read")
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="prefix_write")
+
+    def has(self, name: str) -> bool:
+        """Whether the file is there, for all we know."""
+        return f"{self._folder}/{name}" in self._sizes
+
+    def read(self, names: list[str]) -> Future[list[bytes]]:
+        """The payloads in order, up to the first that is missing or damaged."""
+        return self._reader.submit(self._read_all, names)
+
+    def write(self, name: str, payload: bytes) -> None:
+        """Keep a payload, in the background; nothing happens if it is there, or if too many wait."""
+        if self._num_queued < MAX_QUEUED_WRITES and not self.has(name):
+            self._num_queued += 1
+            self._writer.submit(self._write, name, payload)
+
+    def flush(self) -> None:
+        """Return when everything written so far is on disk."""
+        self._writer.submit(lambda: None).result()
+
+    def close(self) -> None:
+        """Finish the writes and end the threads."""
+        self._reader.shutdown()
+        self._writer.shutdown()
+
+    def _scan(self) -> None:
+        found = []
+        for folder in os.scandir(self._directory):
+            if folder.is_dir(follow_symlinks=False):
+                for entry in os.scandir(folder.path):
+                    key = f"{folder.name}/{entry.name}"
+                    if _FILE.fullmatch(key):
+                        stat = entry.stat()
+                        found.append((stat.st_mtime_ns, key, stat.st_size))
+                    elif key.startswith(f"{self._folder}/") and entry.name.endswith(".tmp"):
+                        os.unlink(entry.path)
+        for _, key, size in sorted(found):
+            self._add(key, size)
+
+    def _read_all(self, names: list[str]) -> list[bytes]:
+        payloads = []
+        for name in names:
+            payload = self._read(name)
+            if payload is None:
+                break
+            payloads.append(payload)
+        return payloads
+
+    def _read(self, name: str) -> bytes | None:
+        key = f"{self._folder}/{name}"
+        path = self._directory / key
+        try:
+            content = path.read_bytes()
+            os.utime(path)
+        except OSError:
+            self._forget(key)
+            return None
+        payload = content[HEADER_BYTES:]
+        if content[:HEADER_BYTES] != MAGIC + _digest(name, payload):
+            log.warning("%s is damaged: removed", path)
+            path.unlink(missing_ok=True)
+            self._forget(key)
+            return None
+        with self._lock:
+            if key in self._sizes:
+                self._sizes.move_to_end(key)
+        return payload
+
+    def _write(self, name: str, payload: bytes) -> None:
+        key = f"{self._folder}/{name}"
+        path = self._directory / key
+        temporary = path.with_suffix(".tmp")
+        try:
+            with open(temporary, "wb") as file:
+                file.write(MAGIC + _digest(name, payload))
+                file.write(payload)
+            os.replace(temporary, path)
+            self._add(key, HEADER_BYTES + len(payload))
+        except OSError as error:
+            log.warning("%s was not written: %s", path, error.strerror)
+            temporary.unlink(missing_ok=True)
+        finally:
+            self._num_queued -= 1
+
+    def _add(self, key: str, size: int) -> None:
+        """Enter a file into the index; the least recently used ones go while there are too many bytes."""
+        with self._lock:
+            self._num_bytes += size - self._sizes.pop(key, 0)
+            self._sizes[key] = size
+            victims = []
+            while self._num_bytes > self._max_bytes and self._sizes:
+                victim, num_bytes = self._sizes.popitem(last=False)
+                self._num_bytes -= num_bytes
+                victims.append(victim)
+        for victim in victims:
+            (self._directory / victim).unlink(missing_ok=True)
+
+    def _forget(self, key: str) -> None:
+        with self._lock:
+            self._num_bytes -= self._sizes.pop(key, 0)
+
+
+def _digest(name: str, payload: bytes) -> bytes:
+    return hashlib.blake2b(payload, digest_size=DIGEST_BYTES, key=name.encode()[:64]).digest()

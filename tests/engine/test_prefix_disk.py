@@ -1,0 +1,89 @@
+"""PrefixDisk: whole files or none, within their budget, across restarts and models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparkinfer.engine.prefix_disk import HEADER_BYTES, PrefixDisk
+from sparkinfer.errors import ConfigError
+
+MODEL, OTHER = "a" * 32, "b" * 32
+NAMES = [f"{i:032x}.kv" for i in range(6)]
+
+
+@pytest.fixture
+def open_disk(tmp_path):
+    opened = []
+
+    def make(fingerprint: str = MODEL, max_bytes: int = 1 << 20) -> PrefixDisk:
+        opened.append(PrefixDisk(tmp_path, fingerprint, max_bytes))
+        return opened[-1]
+
+    yield make
+    for disk in opened:
+        disk.close()
+
+
+def test_payloads_come_back_after_a_restart(open_disk, tmp_path):
+    disk = open_disk()
+    disk.write(NAMES[0], b"abc")
+    disk.write(NAMES[1], b"")
+    disk.flush()
+    again = open_disk()
+    assert again.has(NAMES[0])
+    assert not again.has(NAMES[2])
+    assert again.read(NAMES[:3]).result() == [b"abc", b""]
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_reading_stops_at_the_first_damaged_file(open_disk, tmp_path):
+    disk = open_disk()
+    for name in NAMES[:3]:
+        disk.write(name, name.encode())
+    disk.flush()
+    path = tmp_path / MODEL / NAMES[1]
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    assert disk.read(NAMES[:3]).result() == [NAMES[0].encode()]
+    assert not path.exists()
+    assert not disk.has(NAMES[1])
+
+
+def test_models_do_not_see_each_other_but_share_the_budget(open_disk, tmp_path):
+    other = open_disk(OTHER)
+    for name in NAMES[:3]:
+        other.write(name, bytes(100))
+    other.flush()
+    disk = open_disk(MODEL, max_bytes=4 * (100 + HEADER_BYTES))
+    assert not disk.has(NAMES[0])
+    for name in NAMES[:3]:
+        disk.write(name, bytes(100))
+    disk.flush()
+    assert len(list((tmp_path / MODEL).iterdir())) == 3
+    assert len(list((tmp_path / OTHER).iterdir())) == 1
+
+
+def test_the_least_recently_used_file_goes_first(open_disk):
+    disk = open_disk(max_bytes=3 * (10 + HEADER_BYTES))
+    for name in NAMES[:3]:
+        disk.write(name, bytes(10))
+    disk.flush()
+    disk.read(NAMES[:1]).result()
+    disk.write(NAMES[3], bytes(10))
+    disk.flush()
+    assert [disk.has(name) for name in NAMES[:4]] == [True, False, True, True]
+
+
+def test_leftovers_of_a_crash_and_strange_files_do_no_harm(open_disk, tmp_path):
+    folder = tmp_path / MODEL
+    folder.mkdir()
+    (folder / f"{7:032x}.tmp").write_bytes(b"half")
+    (folder / "README").write_bytes(b"mine")
+    open_disk()
+    assert [path.name for path in folder.iterdir()] == ["README"]
+
+
+def test_a_directory_that_cannot_be_used_is_the_operators_error():
+    with pytest.raises(ConfigError, match=r"\[prefix_cache\] directory = '/proc/self/nothing'"):
+        PrefixDisk(Path("/proc/self/nothing"), MODEL, 1)
