@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
+from sparkinfer.api.openapi import OPERATIONS
 from sparkinfer.config import ServerConfig
 from sparkinfer.errors import RequestError
 from workers.http_access_log import AccessLog
@@ -25,7 +26,7 @@ Handler = Callable[[Exchange], Awaitable[Response | None]]
 Routes = Mapping[str, Mapping[str, Handler]]  # route template -> method -> handler
 
 _ANY_METHOD = "GET, HEAD, POST, OPTIONS"
-_OPEN_ROUTES = frozenset({"/health", "/ready", "/v1/models", "/v1/models/{id}", "/v1/capacity", "/metrics"})
+_OPEN_ROUTES = frozenset(operation.path for operation in OPERATIONS if not operation.needs_key)
 
 
 class HttpApp:
@@ -104,4 +105,5 @@ def routes(documents: Documents, generations: Generations, prompts: Prompts) -> 
         "/health": {"GET": documents.health},
         "/ready": {"GET": documents.ready},
         "/metrics": {"GET": documents.metrics},
+        "/openapi.json": {"GET": documents.openapi},
     }

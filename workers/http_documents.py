@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from sparkinfer.api.models import ModelInfo, info_document
 from sparkinfer.api.models_document import ModelsDocument
+from sparkinfer.api.openapi import openapi_document
+from sparkinfer.api.sse import encode_json
 from sparkinfer.config import PublishConfig, ServerConfig
 from sparkinfer.errors import RequestError
 from workers.http_exchange import Exchange, Response, json_response
@@ -16,6 +18,7 @@ from workers.http_service import Service
 from workers.http_vllm_names import with_vllm_names
 
 MODEL_PREFIX = "/v1/models/"
+API_VERSION = "1"  # of the routes and their documents; grows with the first change that breaks a client
 
 
 class Documents:
@@ -29,6 +32,7 @@ class Documents:
         self._generations = generations
         self._metrics = metrics
         self._config = server
+        self._openapi = encode_json(openapi_document(API_VERSION, server.path_prefix))
         self._models = ModelsDocument(publish, service.max_queue_depth)
 
     async def health(self, _exchange: Exchange) -> Response:
@@ -63,6 +67,10 @@ class Documents:
         document = {name: gauges.get(name, 0) for name in names}
         document["max_queue_depth"] = self._service.max_queue_depth
         return json_response({**document, "accepting_requests": self._is_ready()})
+
+    async def openapi(self, _exchange: Exchange) -> Response:
+        """GET /openapi.json"""
+        return Response(200, self._openapi)
 
     async def metrics(self, _exchange: Exchange) -> Response:
         """GET /metrics"""

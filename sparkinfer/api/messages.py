@@ -16,7 +16,7 @@ from sparkinfer.request import Message, ToolCall
 MAX_MESSAGES = 10_000
 MAX_TOOL_CALLS = 128
 
-_ROLES: dict[str | None, Literal["system", "user", "assistant", "tool"]] = {
+ROLES: dict[str | None, Literal["system", "user", "assistant", "tool"]] = {
     "system": "system",
     "developer": "system",
     "user": "user",
@@ -64,9 +64,9 @@ def parse_content(value: Any, path: str, *, allow_refusal: bool = False) -> str:
 def _parse_message(value: Any, path: str) -> Message:
     message = as_object(value, path)
     name = read_str(message, "role", path)
-    if name not in _ROLES:
-        fail(join(path, "role"), f"must be one of {', '.join(map(str, _ROLES))}, got {name and name[:64]!r}")
-    role = _ROLES[name]
+    if name not in ROLES:
+        fail(join(path, "role"), f"must be one of {', '.join(map(str, ROLES))}, got {name and name[:64]!r}")
+    role = ROLES[name]
     if role == "assistant":
         return _parse_assistant(message, path)
     present = {key: item for key, item in message.items() if item is not None}

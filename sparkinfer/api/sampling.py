@@ -27,8 +27,25 @@ SEED_MAX = 2**63 - 1
 MAX_LOGIT_BIAS = 1024
 MAX_STOP_TOKEN_IDS = 64
 MAX_STOP_CHARACTERS = 1024
-MAX_PRIORITY = 100
-MIN_REPETITION_PENALTY = 1e-3  # the logit is divided by it: zero would make it infinite
+
+# Field -> lowest and highest value. The OpenAPI document is made of these tables too.
+FLOAT_RANGES: dict[str, tuple[float, float]] = {
+    "temperature": (0, 2),
+    "top_p": (0, 1),
+    "min_p": (0, 1),
+    "presence_penalty": (-2, 2),
+    "frequency_penalty": (-2, 2),
+    "repetition_penalty": (1e-3, 2),  # the logit is divided by it: zero would make it infinite
+}
+INT_RANGES: dict[str, tuple[int, int]] = {
+    "max_tokens": (1, INT32_MAX),
+    "max_completion_tokens": (1, INT32_MAX),
+    "top_k": (0, INT32_MAX),
+    "seed": (0, SEED_MAX),
+    "n": (1, MAX_CHOICES),
+    "priority": (-100, 100),
+}
+BIAS_RANGE = (-100, 100)
 
 
 def read_sampling(body: Object, info: ModelInfo, logprobs: int | None) -> SamplingParams:
@@ -39,15 +56,15 @@ def read_sampling(body: Object, info: ModelInfo, logprobs: int | None) -> Sampli
     defaults = info.sampling_defaults
     return SamplingParams(
         max_tokens=_read_max_tokens(body, info),
-        temperature=read_float(body, "temperature", defaults.temperature, 0, 2),
-        top_k=_or_default(read_int(body, "top_k", 0, INT32_MAX), defaults.top_k),
-        top_p=read_float(body, "top_p", defaults.top_p, 0, 1) or 1.0,
-        min_p=read_float(body, "min_p", 0.0, 0, 1),
-        presence_penalty=read_float(body, "presence_penalty", 0.0, -2, 2),
-        frequency_penalty=read_float(body, "frequency_penalty", 0.0, -2, 2),
-        repetition_penalty=read_float(body, "repetition_penalty", 1.0, MIN_REPETITION_PENALTY, 2),
+        temperature=_float(body, "temperature", defaults.temperature),
+        top_k=_int(body, "top_k", defaults.top_k),
+        top_p=_float(body, "top_p", defaults.top_p) or 1.0,
+        min_p=_float(body, "min_p", 0.0),
+        presence_penalty=_float(body, "presence_penalty", 0.0),
+        frequency_penalty=_float(body, "frequency_penalty", 0.0),
+        repetition_penalty=_float(body, "repetition_penalty", 1.0),
         logit_bias=_read_logit_bias(body, info.vocab_size),
-        seed=read_int(body, "seed", 0, SEED_MAX),
+        seed=read_int(body, "seed", *INT_RANGES["seed"]),
         stop_token_ids=_read_stop_token_ids(body, info.vocab_size),
         ignore_eos=read_bool(body, "ignore_eos", False),
         logprobs=logprobs,
@@ -56,12 +73,12 @@ def read_sampling(body: Object, info: ModelInfo, logprobs: int | None) -> Sampli
 
 def read_priority(body: Object) -> int:
     """`priority`: an integer, smaller is sooner."""
-    return _or_default(read_int(body, "priority", -MAX_PRIORITY, MAX_PRIORITY), 0)
+    return _int(body, "priority", 0)
 
 
 def read_choices(body: Object) -> int:
     """`n`."""
-    return _or_default(read_int(body, "n", 1, MAX_CHOICES), 1)
+    return _int(body, "n", 1)
 
 
 def read_stop(body: Object) -> tuple[str, ...]:
@@ -92,9 +109,8 @@ def read_token_ids(value: list[Any], vocab_size: int, path: str) -> tuple[int, .
 
 
 def _read_max_tokens(body: Object, info: ModelInfo) -> int:
-    asked = read_int(body, "max_completion_tokens", 1, INT32_MAX)
-    legacy = read_int(body, "max_tokens", 1, INT32_MAX)
-    return min(_or_default(asked, _or_default(legacy, info.max_output_tokens)), info.max_output_tokens)
+    legacy = _int(body, "max_tokens", info.max_output_tokens)
+    return min(_int(body, "max_completion_tokens", legacy), info.max_output_tokens)
 
 
 def _read_logit_bias(body: Object, vocab_size: int) -> dict[int, float]:
@@ -108,7 +124,7 @@ def _read_logit_bias(body: Object, vocab_size: int) -> dict[int, float]:
         path = f"logit_bias[{key[:32]!r}]"
         if not (key.isascii() and key.isdecimal() and len(key) <= 10 and int(key) < vocab_size):
             fail(path, f"keys must be token ids from 0 to {vocab_size - 1}")
-        biases[int(key)] = as_float(value, path, -100, 100)
+        biases[int(key)] = as_float(value, path, *BIAS_RANGE)
     return biases
 
 
@@ -122,5 +138,10 @@ def _read_stop_token_ids(body: Object, vocab_size: int) -> tuple[int, ...]:
     return read_token_ids(token_ids, vocab_size, "stop_token_ids")
 
 
-def _or_default(value: int | None, default: int) -> int:
+def _int(body: Object, key: str, default: int) -> int:
+    value = read_int(body, key, *INT_RANGES[key])
     return default if value is None else value
+
+
+def _float(body: Object, key: str, default: float) -> float:
+    return read_float(body, key, default, *FLOAT_RANGES[key])

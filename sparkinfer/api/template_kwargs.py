@@ -13,7 +13,7 @@ import msgspec
 from sparkinfer.api.sampling import INT32_MAX
 from sparkinfer.api.schema import Object, fail, read_bool, read_choice, read_int, read_object, reject_unknown
 
-_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _RESERVED = (
     "messages",
     "tools",
@@ -24,7 +24,7 @@ _RESERVED = (
     "eos_token",
 )
 _REASONING_KEYS = ("effort", "enabled", "max_tokens", "exclude", "summary", "generate_summary")
-_MAX_KWARGS = 32
+MAX_KWARGS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def read_thinking(body: Object) -> Thinking:
         kwargs["enable_thinking"] = read_bool(body, "enable_thinking", True)
     reasoning = read_object(body, "reasoning") or {}
     reject_unknown(reasoning, _REASONING_KEYS, "reasoning")
-    effort = read_choice(reasoning, "effort", _EFFORTS, "reasoning") or read_choice(body, "reasoning_effort", _EFFORTS)
+    effort = read_choice(reasoning, "effort", EFFORTS, "reasoning") or read_choice(body, "reasoning_effort", EFFORTS)
     if effort is None and read_int(reasoning, "max_tokens", 1, INT32_MAX, "reasoning") is not None:
         effort = "medium"
     enabled = reasoning.get("enabled")
@@ -63,8 +63,8 @@ def read_thinking(body: Object) -> Thinking:
 
 def _read_template_kwargs(body: Object) -> dict[str, Any]:
     kwargs = dict(read_object(body, "chat_template_kwargs") or {})
-    if len(kwargs) > _MAX_KWARGS:
-        fail("chat_template_kwargs", f"must have at most {_MAX_KWARGS} keys, got {len(kwargs)}")
+    if len(kwargs) > MAX_KWARGS:
+        fail("chat_template_kwargs", f"must have at most {MAX_KWARGS} keys, got {len(kwargs)}")
     for key in _RESERVED:
         if key in kwargs:
             fail(f"chat_template_kwargs.{key}", "is set by the server and cannot be given")

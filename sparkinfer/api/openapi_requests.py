@@ -1,0 +1,182 @@
+"""JSON schemas of the request bodies, made of the tables that the parsers read. A null counts as absent everywhere.
+
+A body that its schema refuses gets 400; one that it admits may still be refused for what a schema cannot say.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparkinfer.api.completions import MAX_PROMPTS
+from sparkinfer.api.messages import MAX_MESSAGES, MAX_TOOL_CALLS, ROLES
+from sparkinfer.api.models import MAX_STOPS, MAX_TOP_LOGPROBS
+from sparkinfer.api.sampling import (
+    BIAS_RANGE,
+    FLOAT_RANGES,
+    INT32_MAX,
+    INT_RANGES,
+    MAX_LOGIT_BIAS,
+    MAX_STOP_CHARACTERS,
+    MAX_STOP_TOKEN_IDS,
+)
+from sparkinfer.api.template_kwargs import EFFORTS, MAX_KWARGS
+
+Schema = dict[str, Any]
+
+STRING: Schema = {"type": "string"}
+BOOLEAN: Schema = {"type": "boolean"}
+OBJECT: Schema = {"type": "object"}
+
+
+def ref(name: str) -> Schema:
+    """A schema of the document's components."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def array(items: Schema, low: int = 0, high: int | None = None) -> Schema:
+    """An array of low to high items."""
+    bounds = ({"minItems": low} if low else {}) | ({"maxItems": high} if high is not None else {})
+    return {"type": "array", "items": items, **bounds}
+
+
+def integer(low: int, high: int) -> Schema:
+    return {"type": "integer", "minimum": low, "maximum": high}
+
+
+def number(low: float, high: float) -> Schema:
+    return {"type": "number", "minimum": low, "maximum": high}
+
+
+def optional(schema: Schema) -> Schema:
+    """`schema` or null."""
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def body(properties: dict[str, Schema], *required: str) -> Schema:
+    """An object whose other keys are ignored; what is not required may be null."""
+    return {
+        "type": "object",
+        "properties": {key: value if key in required else optional(value) for key, value in properties.items()},
+        "required": list(required),
+    }
+
+
+def closed(properties: dict[str, Schema], *required: str) -> Schema:
+    """As `body`, without other keys."""
+    return body(properties, *required) | {"additionalProperties": False}
+
+
+TOKEN_ID = integer(0, INT32_MAX)
+STOP = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARACTERS}
+
+SAMPLING: dict[str, Schema] = {
+    **{key: number(*bounds) for key, bounds in FLOAT_RANGES.items()},
+    **{key: integer(*bounds) for key, bounds in INT_RANGES.items()},
+    "stop": {"anyOf": [STOP, array(STOP, high=MAX_STOPS)]},
+    "stop_token_ids": array(TOKEN_ID, high=MAX_STOP_TOKEN_IDS),
+    "ignore_eos": BOOLEAN,
+    "logit_bias": {
+        "type": "object",
+        "propertyNames": {"pattern": "^[0-9]{1,10}$"},
+        "additionalProperties": number(*BIAS_RANGE),
+        "maxProperties": MAX_LOGIT_BIAS,
+    },
+    "stream": BOOLEAN,
+    "stream_options": body({"include_usage": BOOLEAN}),
+    "model": STRING,
+    "user": STRING,
+}
+
+TEMPLATE: dict[str, Schema] = {
+    "enable_thinking": BOOLEAN,
+    "reasoning_effort": {"type": "string", "enum": list(EFFORTS)},
+    "reasoning": body(
+        {
+            "effort": {"type": "string", "enum": list(EFFORTS)},
+            "enabled": BOOLEAN,
+            "max_tokens": integer(1, INT32_MAX),
+            "exclude": BOOLEAN,
+        }
+    ),
+    "chat_template_kwargs": {"type": "object", "maxProperties": MAX_KWARGS},
+    "add_generation_prompt": BOOLEAN,
+    "continue_final_message": BOOLEAN,
+    "tools": array(OBJECT),
+    "tool_choice": {"anyOf": [{"type": "string", "enum": ["none", "auto", "required"]}, OBJECT]},
+    "parallel_tool_calls": BOOLEAN,
+}
+
+PROMPT: Schema = {
+    "anyOf": [
+        {"type": "string", "minLength": 1},
+        array(TOKEN_ID, 1),
+        array({"type": "string", "minLength": 1}, 1, MAX_PROMPTS),
+        array(array(TOKEN_ID, 1), 1, MAX_PROMPTS),
+    ]
+}
+
+REQUESTS: dict[str, Schema] = {
+    "ContentPart": body({"type": STRING, "text": STRING}, "type"),
+    "ToolCall": closed(
+        {
+            "id": {"type": "string", "minLength": 1},
+            "type": {"type": "string", "enum": ["function"]},
+            "index": {},
+            "function": closed(
+                {"name": {"type": "string", "minLength": 1}, "arguments": {"anyOf": [STRING, OBJECT]}},
+                "name", "arguments",
+            ),
+        },
+        "id", "function",
+    ),
+    "Message": body(
+        {
+            "role": {"type": "string", "enum": [role for role in ROLES if role is not None]},
+            "content": {"anyOf": [STRING, array(ref("ContentPart"), 1)]},
+            "name": STRING,
+            "reasoning": STRING,
+            "reasoning_content": STRING,
+            "tool_calls": array(ref("ToolCall"), high=MAX_TOOL_CALLS),
+            "tool_call_id": STRING,
+        },
+        "role",
+    ),
+    "ChatRequest": body(
+        {
+            "messages": array(ref("Message"), 1, MAX_MESSAGES),
+            **SAMPLING,
+            **TEMPLATE,
+            "logprobs": BOOLEAN,
+            "top_logprobs": integer(0, MAX_TOP_LOGPROBS),
+            "response_format": body({"type": STRING}, "type"),
+            "metadata": OBJECT,
+            "store": BOOLEAN,
+            "service_tier": STRING,
+        },
+        "messages",
+    ),
+    "CompletionRequest": body(
+        {
+            "prompt": PROMPT,
+            **SAMPLING,
+            "echo": BOOLEAN,
+            "logprobs": integer(0, MAX_TOP_LOGPROBS),
+            "best_of": integer(1, 1),
+            "suffix": {"type": "null"},
+        },
+        "prompt",
+    ),
+    "TokenizeRequest": body(
+        {
+            "messages": array(ref("Message"), 1, MAX_MESSAGES),
+            "prompt": PROMPT,
+            **TEMPLATE,
+            "return_token_ids": BOOLEAN,
+            "return_pieces": BOOLEAN,
+        }
+    ),
+    "TemplateRequest": body({"messages": array(ref("Message"), 1, MAX_MESSAGES), **TEMPLATE}, "messages"),
+    "DetokenizeRequest": body(
+        {"token_ids": array(TOKEN_ID), "tokens": array(TOKEN_ID), "skip_special_tokens": BOOLEAN}
+    ),
+}  # fmt: skip
