@@ -6,7 +6,7 @@ Owns the layout; never knows what is healthy. Without locks: one writer per word
          0             8  magic "SPKSTAT1"       supervisor
          8             8  version                supervisor
         16             8  num_slots              supervisor
-        64  448 x num_slots  slots
+        64  512 x num_slots  slots
          -         16448  service record
 
     slot (u64 words, gauges i64)                 writer
@@ -18,9 +18,9 @@ Owns the layout; never knows what is healthy. Without locks: one writer per word
         40             8  progress done, bytes   worker
         48             8  progress total, bytes  worker
         56             8  zero
-        64        24 x 8  gauges of earlier      supervisor
+        64        28 x 8  gauges of earlier      supervisor
                           generations, summed
-       256        24 x 8  gauges                 worker
+       288        28 x 8  gauges                 worker
 
     service record                               writer
          0             8  version                gpu scheduler: odd while it writes
@@ -44,18 +44,18 @@ from typing import Final
 from ipc.segment import Segment
 
 _MAGIC: Final = int.from_bytes(b"SPKSTAT1", "little")
-_VERSION: Final = 2
+_VERSION: Final = 3
 _HEADER_BYTES: Final = 64
-_SLOT_BYTES: Final = 448
+_SLOT_BYTES: Final = 512
 _RECORD_HEADER_BYTES: Final = 64
 _READ_ATTEMPTS: Final = 100  # a 16 KiB copy takes about 1 us, the record is written once per boot
 
 MAX_SERVICE_INFO_BYTES: Final = 16384
-NUM_GAUGES: Final = 24
+NUM_GAUGES: Final = 28
 
 _PID, _GENERATION, _STATE, _HEARTBEAT, _PHASE, _DONE, _TOTAL = range(7)
 _FIRST_EARLIER: Final = 8
-_FIRST_GAUGE: Final = 32
+_FIRST_GAUGE: Final = 36
 
 
 class WorkerState(IntEnum):
@@ -101,6 +101,12 @@ class GpuGauge(IntEnum):
     ADMISSION_WAITS = 16
     ADMISSION_WAIT_TIMEOUTS = 17
     SWAP_OUTS = 18
+    PREFIX_LOOKUPS = 19
+    PREFIX_HITS = 20
+    PREFIX_EVICTIONS = 21
+    PREFIX_ENTRIES = 22      # no counter, as those below
+    PREFIX_KV_BLOCKS = 23
+    PREFIX_HOST_BYTES = 24
 
 
 class TextGauge(IntEnum):
@@ -211,7 +217,7 @@ class StatusSlot:
         self._words[_FIRST_GAUGE + gauge] += amount
 
     def gauges(self) -> list[int]:
-        """All 24 gauges."""
+        """All 28 gauges."""
         return self._words[_FIRST_GAUGE:].tolist()
 
 

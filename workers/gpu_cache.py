@@ -5,23 +5,29 @@ Knows settings, the model file and the runner; never sequences.
 
 from __future__ import annotations
 
+import json
 import logging
 from itertools import islice
 from pathlib import Path
 
 from sparkinfer.checkpoint.fingerprint import fingerprint
 from sparkinfer.checkpoint.gguf import GGUFFile
-from sparkinfer.config import Config
+from sparkinfer.config import Config, PrefixCacheConfig
 from sparkinfer.engine.cache_manager import CacheManager
 from sparkinfer.engine.disk_tier import DiskTier
 from sparkinfer.engine.engine import Engine
 from sparkinfer.engine.model_runner import ModelRunner
+from sparkinfer.engine.prefix_cache import token_key
 from sparkinfer.engine.prefix_disk import MAX_QUEUED_WRITES, PrefixDisk
 from sparkinfer.engine.scheduler_output import SchedulerOutput
+from sparkinfer.errors import ConfigError
+from sparkinfer.request import RequestId
+from sparkinfer.sampling_params import SamplingParams
 
 log = logging.getLogger("gpu_scheduler")
 
 GIB = 1 << 30
+NOBODY = -1  # no text worker's number: what it would be told is dropped
 SAVES_PER_BATCH = MAX_QUEUED_WRITES // 2
 
 
@@ -37,6 +43,39 @@ def attach_disk(config: Config, gguf: GGUFFile, cache: CacheManager, runner: Mod
     tier = cache.disk = DiskTier(cache.prefix_cache, disk)
     engine.before_close = lambda: save_all(tier, runner)
     log.info("prefix cache on disk: %s", directory)
+
+
+def pinned_tokens(config: PrefixCacheConfig, vocab_size: int) -> list[int]:
+    """The prefix that [prefix_cache] asks to have ready. Raises ConfigError naming key and value."""
+    key, found = "pinned_tokens", list(config.pinned_tokens)
+    if config.pinned_tokens_file:
+        key = "pinned_tokens_file"
+        try:
+            found = json.loads(Path(config.pinned_tokens_file).expanduser().read_text())
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"[prefix_cache] {key} = {config.pinned_tokens_file!r}: {error}") from None
+    try:
+        token_ids = [int(token) for token in found]
+    except (TypeError, ValueError):
+        raise ConfigError(f"[prefix_cache] {key}: expected a list of token ids") from None
+    wrong = [token_id for token_id in token_ids if not 0 <= token_id < vocab_size]
+    if wrong:
+        raise ConfigError(f"[prefix_cache] {key}: token id {wrong[0]}: allowed: 0 to {vocab_size - 1}")
+    return token_ids
+
+
+def warm_up(token_ids: list[int], cache: CacheManager, engine: Engine) -> None:
+    """Compute a prefix and keep it for good; before any request."""
+    if not token_ids or cache.prefix_cache is None:
+        return
+    prompt = [*token_ids, token_ids[-1]]
+    engine.submit(RequestId(0), NOBODY, prompt, SamplingParams(max_tokens=1, temperature=0.0))
+    while engine.has_work:
+        engine.step()
+    node = cache.prefix_cache.match(token_key(prompt), b"")
+    cache.prefix_cache.lock(node)
+    num_tokens = node.depth * cache.block_size
+    log.info("prefix of %d tokens computed, %d of them are pinned", len(token_ids), num_tokens)
 
 
 def save_all(tier: DiskTier, runner: ModelRunner) -> None:

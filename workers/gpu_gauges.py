@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ipc.status_board import GpuGauge, StatusSlot
 from sparkinfer.engine.engine import Engine
+from sparkinfer.engine.prefix_cache import PrefixCache
 
 
 class GpuGauges:
@@ -32,3 +33,15 @@ class GpuGauges:
         status.set_gauge(GpuGauge.SWAP_OUTS, scheduler.num_swap_outs)
         status.set_gauge(GpuGauge.ADMISSION_WAITS, scheduler.num_admission_waits)
         status.set_gauge(GpuGauge.ADMISSION_WAIT_TIMEOUTS, scheduler.num_admission_wait_timeouts)
+        if scheduler.prefix_cache is not None:
+            self._write_prefix_cache(scheduler.prefix_cache)
+
+    def _write_prefix_cache(self, cache: PrefixCache) -> None:
+        status, stats = self._status, cache.stats
+        status.set_gauge(GpuGauge.PREFIX_LOOKUPS, stats.num_lookups)
+        status.set_gauge(GpuGauge.PREFIX_HITS, stats.num_hits)
+        status.set_gauge(GpuGauge.CACHED_TOKENS, stats.num_tokens_reused)
+        status.set_gauge(GpuGauge.PREFIX_EVICTIONS, stats.num_evictions)
+        status.set_gauge(GpuGauge.PREFIX_ENTRIES, cache.num_entries)
+        status.set_gauge(GpuGauge.PREFIX_KV_BLOCKS, cache.num_nodes)
+        status.set_gauge(GpuGauge.PREFIX_HOST_BYTES, cache.num_host_bytes)

@@ -40,7 +40,7 @@ from sparkinfer.errors import ConfigError
 from sparkinfer.model.registry import load_model
 from sparkinfer.request import FinishReason
 from workers import process
-from workers.gpu_cache import attach_disk
+from workers.gpu_cache import attach_disk, pinned_tokens, warm_up
 from workers.gpu_gauges import GpuGauges
 from workers.process import WorkerContext
 from workers.service_info import service_info
@@ -280,6 +280,7 @@ def _body(context: WorkerContext) -> None:
     sink = RingSink(context)
     engine = Engine(scheduler, runner, sink, frozenset())
     attach_disk(config, gguf, cache, runner, engine)
+    warm_up(pinned_tokens(config.prefix_cache, hparams.vocab_size), cache, engine)
     is_greedy = config.engine.deterministic or config.model.sampling_defaults == "greedy"
     info = service_info(config.model, gguf, hparams, plan.max_model_len, is_greedy)
     context.board.write_service_info(msgspec.json.encode(info))

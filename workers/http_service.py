@@ -31,6 +31,15 @@ _ENGINE_GAUGES = {
     "admission_waits_total": GpuGauge.ADMISSION_WAITS,
     "admission_wait_timeouts_total": GpuGauge.ADMISSION_WAIT_TIMEOUTS,
 }
+_PREFIX_GAUGES = {
+    "prefix_cache_lookups_total": GpuGauge.PREFIX_LOOKUPS,
+    "prefix_cache_hits_total": GpuGauge.PREFIX_HITS,
+    "prefix_cache_tokens_reused_total": GpuGauge.CACHED_TOKENS,
+    "prefix_cache_evictions_total": GpuGauge.PREFIX_EVICTIONS,
+    "prefix_cache_entries": GpuGauge.PREFIX_ENTRIES,
+    "prefix_cache_kv_blocks": GpuGauge.PREFIX_KV_BLOCKS,
+    "prefix_cache_host_bytes": GpuGauge.PREFIX_HOST_BYTES,
+}
 _USAGE_RATIOS = (
     ("kv_cache_usage_ratio", "free_kv_blocks", "total_kv_blocks"),
     ("state_usage_ratio", "free_state_slots", "total_state_slots"),
@@ -69,6 +78,7 @@ class LiveService:
         self._gpu = context.board.slot(context.spec.workers.index(GPU))
         self.model_info: ModelInfo | None = None
         self.max_queue_depth = context.config.scheduler.max_queue_depth
+        self._names = _ENGINE_GAUGES | (_PREFIX_GAUGES if context.config.prefix_cache.enabled else {})
 
     @property
     def is_ready(self) -> bool:
@@ -79,7 +89,7 @@ class LiveService:
         gpu = self._gpu
         gauges: dict[str, float] = {
             name: gpu.total(gauge) if name.endswith("_total") else gpu.gauge(gauge)
-            for name, gauge in _ENGINE_GAUGES.items()
+            for name, gauge in self._names.items()
         }
         gauges["running_requests"] = max(0, gauges["active_requests"] - gauges["waiting_requests"])
         for usage, free, total in _USAGE_RATIOS:

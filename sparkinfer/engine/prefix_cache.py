@@ -64,6 +64,16 @@ class PrefixCache:
         self._snapshot_nodes: OrderedDict[PrefixNode, None] = OrderedDict()  # least recently used first
         self._evicted: OrderedDict[int, None] = OrderedDict()
 
+    @property
+    def num_entries(self) -> int:
+        """Beginnings that can be resumed at their end: leaves, or nodes with a snapshot where that takes one."""
+        return self.num_leaves if self.snapshots is None else len(self._snapshot_nodes)
+
+    @property
+    def num_host_bytes(self) -> int:
+        """Bytes of snapshots."""
+        return 0 if self.snapshots is None else self.snapshots.num_used * self.snapshots.bytes_per_snapshot
+
     def root(self, salt: bytes) -> PrefixNode:
         """Where the prefixes of one salt begin."""
         root = self._roots.get(salt)

@@ -39,7 +39,7 @@ class Scheduler:
 
     def __init__(self, config: SchedulerConfig, cache: CacheManager, max_model_len: int) -> None:
         """cache: manages the runner's blocks. max_model_len: most tokens of a prompt and its output together."""
-        self._cache = cache
+        self._cache, self.prefix_cache = cache, cache.prefix_cache
         capacity_tokens = cache.num_blocks * cache.block_size
         self._admission_control = AdmissionControl(config, max_model_len, capacity_tokens)
         self._placement = Placement(self._cache, config.max_num_seqs, config.admission == "reserve")
