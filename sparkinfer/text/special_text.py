@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from sparkinfer.errors import RequestError
 
 # Unicode noncharacters first: they are never text. The private use area is the reserve against hostile input.
 _SENTINELS = [*map(chr, range(0xFDD0, 0xFDF0)), *map(chr, range(0xE000, 0xF900))]
+_MAX_TRIE_DEPTH = 128  # Python's regular expressions nest no deeper than its stack; no model has tokens that long
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +119,10 @@ def _strings(value: Any) -> Iterator[str]:
             yield from _strings(item)
 
 
-def _trie_pattern(texts: Iterable[str]) -> str:
+def _trie_pattern(texts: Collection[str]) -> str:
     """A regular expression that matches the longest of `texts`, in time independent of how many there are."""
+    if any(len(text) > _MAX_TRIE_DEPTH for text in texts):
+        return f"(?:{'|'.join(map(re.escape, sorted(texts, key=len, reverse=True)))})"
     trie: dict[str, Any] = {}
     for text in texts:
         node = trie

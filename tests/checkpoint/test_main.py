@@ -95,6 +95,30 @@ def test_a_bad_file_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
     assert done.stderr == f"sparkinfer: {path}: not a GGUF file: it starts with b'no m' instead of b'GGUF'\n"
 
 
+@pytest.mark.parametrize("changes", [
+    {"tokenizer.ggml.merges": 3}, {"tokenizer.ggml.eos_token_id": "x"}, {"tokenizer.chat_template": 3},
+    {"tokenizer.ggml.model": "bert"},
+])
+def test_a_tokenizer_that_the_server_would_refuse_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any]
+) -> None:
+    path = tmp_path / "tiny.gguf"
+    path.write_bytes(gguf_bytes(model_metadata("llama", 1) | changes, model_tensors("llama", 1)))
+    assert main([str(path)]) == 1
+    assert capsys.readouterr().err.startswith(f"sparkinfer: {path}: metadata key '{next(iter(changes))}' is ")
+
+
+def test_a_tokenizer_given_instead_is_checked_against_the_model(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "tokenizer.json"
+    for num_tokens, code in ((builder.VOCAB, 0), (builder.VOCAB + 1, 1)):
+        vocab = {f"t{i}": i for i in range(num_tokens)}
+        path.write_text(json.dumps({"version": "1.0", "model": {"type": "BPE", "vocab": vocab, "merges": []}}))
+        assert main([str(model), "--tokenizer", str(path)]) == code
+    assert "tokenizer.json: the tokenizer has 11 tokens, more than the 10 rows" in capsys.readouterr().err
+
+
 def test_counts_below_one_are_refused(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main([str(model), "--seqs", "0"])

@@ -14,6 +14,7 @@ from sparkinfer.errors import CheckpointError, RequestError
 from sparkinfer.request import ChatPrompt, Message, TextPrompt
 from sparkinfer.text.chat_template import ChatTemplate
 from sparkinfer.text.prompt_encoder import PromptEncoder
+from sparkinfer.text.special_text import SpecialText
 from sparkinfer.text.token_types import TokenType
 from sparkinfer.text.tokenizer import Tokenizer
 from sparkinfer.text.vocabulary import byte_alphabet
@@ -204,6 +205,15 @@ def test_a_foreign_tokenizer_must_not_have_more_tokens_than_the_embedding_has_ro
     assert not caplog.records
     assert PromptEncoder.from_gguf(gguf, tokenizer_json(tmp_path / "9.json", 9)).tokenizer.vocab_size == 9
     assert "9 tokens, the model's embedding has 10 rows" in caplog.records[0].getMessage()
+
+
+def test_special_tokens_of_any_length_are_told_apart() -> None:
+    texts = ["<|" + "a" * length + "|>" for length in (*range(1, 1200, 29), 3)]
+    special = SpecialText(texts)
+    (span,) = special.parse(f"x{texts[-2]}x").special_spans
+    assert span == (1, 1 + len(texts[-2]))
+    shielded = special.shield(f"{texts[-1]} {texts[-2]}", "\ue000")
+    assert special.unshield(shielded, "\ue000").special_spans == ()
 
 
 @pytest.mark.parametrize("model", [
