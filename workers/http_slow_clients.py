@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import stat
 import struct
 
 CHECK_BYTES = 128 << 10
@@ -24,6 +25,7 @@ class Connections:
 
     def __init__(self) -> None:
         self._descriptors: dict[str, int] = {}
+        self._looked_at: dict[int, tuple[int, str]] = {}  # descriptor -> the socket's inode and its peer
 
     def find(self, client: str) -> socket.socket | None:
         """A duplicate of the socket connected to `client` ("127.0.0.1:4711", "[::1]:4711"), None if there is none."""
@@ -46,10 +48,19 @@ class Connections:
         return None
 
     def _scan(self) -> None:
-        self._descriptors.clear()
-        for name in os.listdir("/proc/self/fd"):
-            with contextlib.suppress(OSError), _socket(int(name)) as duplicate:
-                self._descriptors[_peer(duplicate)] = int(name)
+        """Look at every descriptor that means something else than last time."""
+        for descriptor in map(int, os.listdir("/proc/self/fd")):
+            with contextlib.suppress(OSError):  # closed meanwhile, or no TCP connection
+                found = os.fstat(descriptor)
+                inode, client = self._looked_at.get(descriptor, (0, ""))
+                if not stat.S_ISSOCK(found.st_mode) or inode == found.st_ino:
+                    continue
+                if self._descriptors.get(client) == descriptor:
+                    del self._descriptors[client]
+                with _socket(descriptor) as duplicate:
+                    client = _peer(duplicate)
+                self._looked_at[descriptor] = (found.st_ino, client)
+                self._descriptors[client] = descriptor
 
 
 class UnreadMeter:
