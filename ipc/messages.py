@@ -135,6 +135,7 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
     token: bytes                      # exact bytes, may be a part of a UTF-8 character
     logprob: float
     top: list[tuple[int, bytes, float]]
+    in_text: bool = True              # False: the text leaves the token out, as it does with control tokens
 
 
 class Started(msgspec.Struct, frozen=True, tag="started", array_like=True):

@@ -26,7 +26,7 @@ class OpenRequest:
         """The prompt is on its way to the scheduler."""
         self.encoded = encoded
         self.choices = [ChoiceStream(tokenizer, encoded.stream) for _ in range(self.request.n)]
-        self._token_bytes = tokenizer.token_bytes
+        self._tokenizer = tokenizer
 
     def delta(self, choice: int, delta: TextDelta) -> Delta:
         """The event for new text of one choice."""
@@ -54,13 +54,14 @@ class OpenRequest:
         )
 
     def _logprobs(self, delta: TextDelta) -> list[TokenLogprob]:
-        token_bytes = self._token_bytes
+        token_bytes = self._tokenizer.token_bytes
         return [
             TokenLogprob(
                 entry.token_id,
                 token_bytes(entry.token_id),
                 entry.logprob,
                 [(token_id, token_bytes(token_id), logprob) for token_id, logprob in entry.top],
+                in_text=not self._tokenizer.is_special(entry.token_id),
             )
             for entry in delta.entries
         ]

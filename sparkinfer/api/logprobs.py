@@ -21,6 +21,8 @@ class TokenLogprob(Protocol):
     def logprob(self) -> float: ...
     @property
     def top(self) -> Sequence[tuple[int, bytes, float]]: ...
+    @property
+    def in_text(self) -> bool: ...
 
 
 def chat_logprobs(entries: Sequence[TokenLogprob]) -> dict[str, Any]:
@@ -34,7 +36,10 @@ def chat_logprobs(entries: Sequence[TokenLogprob]) -> dict[str, Any]:
 
 
 class CompletionLogprobs:
-    """Builds choices[].logprobs of one completion choice piece by piece; offsets count characters of the text."""
+    """Builds choices[].logprobs of one completion choice piece by piece; offsets count characters of the text.
+
+    Tokens that the text leaves out are listed under their own names, and take no room in it.
+    """
 
     def __init__(self, start: int) -> None:
         """start: characters of the choice's text before the first token (the echoed prompt)."""
@@ -46,7 +51,8 @@ class CompletionLogprobs:
         offsets = []
         for entry in entries:
             offsets.append(self._offset)
-            self._offset += len(self._decoder.decode(entry.token))
+            if entry.in_text:
+                self._offset += len(self._decoder.decode(entry.token))
         return {
             "tokens": [_display(entry.token) for entry in entries],
             "token_logprobs": [finite_logprob(entry.logprob) for entry in entries],
