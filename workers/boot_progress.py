@@ -50,9 +50,11 @@ def banner(server: ServerConfig, service_info: bytes | None) -> str:
     """The READY message: one curl line and one OpenAI-SDK snippet, both ready to paste."""
     model = msgspec.json.decode(service_info)["model"] if service_info else ""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(server.host, server.host)
-    url = f"http://[{host}]:{server.port}" if ":" in host else f"http://{host}:{server.port}"
-    key = "YOUR_API_KEY" if server.api_keys else "none"
-    header = f" -H 'Authorization: Bearer {key}'" if server.api_keys else ""
+    scheme = "https" if server.tls_cert else "http"
+    url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{server.port}{server.path_prefix}"
+    has_keys = bool(server.api_keys or server.api_keys_file)
+    key = "YOUR_API_KEY" if has_keys else "none"
+    header = f" -H 'Authorization: Bearer {key}'" if has_keys else ""
     body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 64})
     return f"""
 READY  {url}  {model}
