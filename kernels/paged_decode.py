@@ -163,7 +163,7 @@ def paged_decode(
     out: QuantActivation,
     eps: float,
     tile: int = 64,
-    num_warps: int = 4,
+    num_warps: int | None = None,
     num_stages: int = 2,
     pdl: bool = False,
 ) -> None:
@@ -190,7 +190,7 @@ def paged_decode(
         kv.block_tables, kv.block_tables.stride(0), kv.context_lens, partial, lse, shape.head_dim**-0.5,
         HK=shape.num_kv_heads, GROUP=group, BLOCK_G=max(16, triton.next_power_of_2(group)), BLOCK_SIZE=kv.block_size,
         INT8=kv.scales is not None, EXACT=INTERPRETED, Q_STRIDE=shape.q_stride, N_ROT=2 * inv_freq.numel(),
-        NORM=norms is not None, num_warps=num_warps, num_stages=num_stages, **common,
+        NORM=norms is not None, num_warps=num_warps or (8 if shape.head_dim > 128 else 4), num_stages=num_stages, **common,
     )
     block_d = min(64, shape.head_dim)
     _combine_kernel[(shape.num_q_heads, shape.head_dim // block_d, num_seqs)](

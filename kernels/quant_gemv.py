@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from kernels.few_rows import few_rows_gemv, fits
 from kernels.launch import RowTile, has_dp4a, row_tile
 from kernels.quant_dot import dot_rows, first_tiles, rms_factor
 from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
@@ -76,7 +77,7 @@ def gemv_tile(quant_format: QuantFormat, num_rows: int, num_cols: int, num_token
     if quant_format == QuantFormat.F32:
         return row_tile(quant_format, num_cols, num_warps, 1, max(1, 4 // num_tokens), chunks=32 * num_warps)
     depth = max(1, (4 if quant_format == QuantFormat.Q8_0 else 2) // num_tokens)
-    return row_tile(quant_format, num_cols, num_warps, 2 if num_rows >= 2048 or num_tokens > 1 else 1, depth)
+    return row_tile(quant_format, num_cols, num_warps, 2, depth)
 
 
 def gemv_warps(weights: Sequence[QuantWeight]) -> int:
@@ -105,6 +106,9 @@ def quant_gemv(
     total = sum(w.num_rows for w in weights)
     if out is None:
         out = torch.empty(x.num_tokens, total, dtype=torch.float32, device=x.values.device)
+    if tile is None and fits(x, weights):
+        few_rows_gemv(x, weights, eps, out, pdl)
+        return out
     first = weights[0]
     num_warps = gemv_warps(weights)
     tiles = [tile or gemv_tile(w.format, w.num_rows, w.num_cols, x.num_tokens, num_warps) for w in weights]

@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from kernels.few_rows import few_rows_residual, fits
 from kernels.launch import RowTile, block_tile, has_dp4a
 from kernels.quant_dot import dot_rows, emit_block, first_tiles
 from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
@@ -52,9 +53,12 @@ def _quant_gemv_residual_kernel(
 def residual_tile(quant_format: QuantFormat, num_rows: int, num_cols: int, num_tokens: int) -> RowTile:
     """The tile that was fastest on an H200 for such a shape (docs/performance.md)."""
     depth = max(1, 4 // num_tokens)
-    if quant_format != QuantFormat.Q8_0 and num_cols <= 8192:
-        return block_tile(quant_format, num_cols, num_warps=8, chunks=32, depth=min(depth, 2))
-    return block_tile(quant_format, num_cols, num_warps=4, chunks=32, depth=depth)
+    if quant_format == QuantFormat.Q8_0:
+        return block_tile(quant_format, num_cols, num_warps=8, chunks=64, depth=depth)
+    if num_cols <= 8192:
+        return block_tile(quant_format, num_cols, num_warps=2, chunks=32, depth=min(depth, 2))
+    return block_tile(quant_format, num_cols, num_warps=4, chunks=32,
+                      depth=min(depth, 2 if quant_format == QuantFormat.Q6_K else 4))
 
 
 def quant_gemv_residual(
@@ -77,6 +81,9 @@ def quant_gemv_residual(
     out:          [num_tokens, hidden], every plane written
     group:        columns of x that share an RMS factor, taken from x.square_sums with eps; 0: none
     """
+    if tile is None and fits(x, [weight]) and group % 128 == 0:
+        few_rows_residual(x, weight, residual, norm_weight, out, group, eps, pdl)
+        return
     tile = tile or residual_tile(weight.format, weight.num_rows, weight.num_cols, x.num_tokens)
     options = {"launch_pdl": True} if pdl else {}
     _quant_gemv_residual_kernel[(weight.num_rows // 16,)](

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from kernels.few_rows import few_rows_swiglu, fits
 from kernels.launch import RowTile, block_tile, has_dp4a
 from kernels.quant_dot import dot_rows, first_tiles, quantize_block, rms_factor
 from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
@@ -69,6 +70,9 @@ def quant_swiglu(
     """
     if gate.format != up.format:
         raise ValueError(f"gate is {gate.format.name} and up is {up.format.name}: one format is needed")
+    if tile is None and fits(x, [gate, up]):
+        few_rows_swiglu(x, gate, up, out, eps, pdl)
+        return
     tile = tile or swiglu_tile(gate.format, gate.num_cols, x.num_tokens)
     options = {"launch_pdl": True} if pdl else {}
     planes = [p for w in (gate, up) for p in (w.quants, w.high, w.scales, w.supers)]

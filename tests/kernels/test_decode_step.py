@@ -17,7 +17,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize(
-    ("shape", "num_seqs", "context_len", "is_int8"), [(TINY_HYBRID, 1, 20, False), (TINY_DENSE, 2, 1, True)]
+    ("shape", "num_seqs", "context_len", "is_int8"), [(TINY_HYBRID, 1, 20, False), (TINY_DENSE, 1, 5, True)]
 )
 def test_step_follows_the_reference(shape: ModelShape, num_seqs: int, context_len: int, is_int8: bool) -> None:
     torch.manual_seed(1)
