@@ -70,6 +70,7 @@ class Service:
         self.engine = Engine(self.scheduler, self.runner, self, frozenset())
         self.said: dict[tuple[int, int], list[tuple]] = {}
         self.num_cached: dict[int, int] = {}
+        self.codes: dict[int, str | None] = {}
 
     def __enter__(self) -> Service:
         return self
@@ -81,6 +82,7 @@ class Service:
         for sequence, token_id, entry in zip(events.sequences, events.token_ids, events.logprobs or (), strict=True):
             said = (token_id, entry.logprob, entry.top_token_ids, entry.top_logprobs)
             self.said.setdefault((sequence.request_id, sequence.choice), []).append(said)
+        self.codes |= {sequence.request_id: sequence.code for sequence in events.finished}
         self.num_cached |= {sequence.request_id: sequence.num_cached_tokens for sequence in events.finished}
 
     def submit(self, request_id: int, prompt: list[int], controls: dict, n: int = 1, steps: int = 0) -> None:
