@@ -32,7 +32,8 @@ class Documents:
         self._generations = generations
         self._metrics = metrics
         self._config = server
-        self._openapi = encode_json(openapi_document(API_VERSION, server.path_prefix))
+        has_keys = bool(server.api_keys or server.api_keys_file)
+        self._openapi = encode_json(openapi_document(API_VERSION, server.path_prefix, has_keys))
         self._models = ModelsDocument(publish, service.max_queue_depth)
 
     async def health(self, _exchange: Exchange) -> Response:

@@ -16,7 +16,7 @@ from sparkinfer.request import Message, ToolCall
 MAX_MESSAGES = 10_000
 MAX_TOOL_CALLS = 128
 
-ROLES: dict[str | None, Literal["system", "user", "assistant", "tool"]] = {
+ROLES: dict[str, Literal["system", "user", "assistant", "tool"]] = {
     "system": "system",
     "developer": "system",
     "user": "user",
@@ -64,8 +64,8 @@ def parse_content(value: Any, path: str, *, allow_refusal: bool = False) -> str:
 def _parse_message(value: Any, path: str) -> Message:
     message = as_object(value, path)
     name = read_str(message, "role", path)
-    if name not in ROLES:
-        fail(join(path, "role"), f"must be one of {', '.join(map(str, ROLES))}, got {name and name[:64]!r}")
+    if name is None or name not in ROLES:
+        fail(join(path, "role"), f"must be one of {', '.join(ROLES)}, got {name and name[:64]!r}")
     role = ROLES[name]
     if role == "assistant":
         return _parse_assistant(message, path)

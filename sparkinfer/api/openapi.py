@@ -48,11 +48,11 @@ OPERATIONS = (
 )  # fmt: skip
 
 
-def openapi_document(version: str, path_prefix: str) -> dict[str, Any]:
-    """version: of the server; path_prefix: below which all routes stand."""
+def openapi_document(version: str, path_prefix: str, has_keys: bool) -> dict[str, Any]:
+    """version: of the routes; path_prefix: below which all of them stand; has_keys: a key is asked for."""
     paths: dict[str, Any] = {}
     for operation in OPERATIONS:
-        paths.setdefault(operation.path, {})[operation.method] = _operation(operation)
+        paths.setdefault(operation.path, {})[operation.method] = _operation(operation, has_keys)
     return {
         "openapi": OPENAPI_VERSION,
         "info": {"title": "SparkInfer", "version": version},
@@ -68,7 +68,7 @@ def openapi_document(version: str, path_prefix: str) -> dict[str, Any]:
     }
 
 
-def _operation(operation: Operation) -> dict[str, Any]:
+def _operation(operation: Operation, has_keys: bool) -> dict[str, Any]:
     content: dict[str, Schema] = {}
     if operation.reply:
         content["application/json"] = {"schema": ref(operation.reply)}
@@ -86,7 +86,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
         }  # fmt: skip
     if "{id}" in operation.path:
         document["parameters"] = [{"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}]
-    document["security"] = [{"bearer": []}, {"key": []}] if operation.needs_key else []
+    document["security"] = [{"bearer": []}, {"key": []}] if operation.needs_key and has_keys else []
     return document
 
 

@@ -115,6 +115,34 @@ PROMPT: Schema = {
     ]
 }
 
+def _message(roles: list[str], properties: dict[str, Schema], *required: str) -> Schema:
+    """A message of one of `roles`; other keys may only be null, as SDKs send back what they do not use."""
+    role: Schema = {"type": "string", "enum": roles}
+    return body({"role": role, "name": STRING, **properties}, "role", *required) | {
+        "additionalProperties": {"type": "null"}
+    }
+
+
+_CONTENT: Schema = {"anyOf": [STRING, array(ref("ContentPart"), 1)]}
+_OTHERS = [role for role in ROLES if role not in ("assistant", "tool")]
+_SYSTEM_OR_USER = _message(_OTHERS, {"content": _CONTENT}, "content")
+_ASSISTANT = _message(
+    ["assistant"],
+    {
+        "content": _CONTENT,
+        "refusal": STRING,
+        "reasoning": STRING,
+        "reasoning_content": STRING,
+        "tool_calls": array(ref("ToolCall"), high=MAX_TOOL_CALLS),
+        "annotations": {},
+        "audio": {},
+        "function_call": {},
+    },
+)
+_TOOL = _message(
+    ["tool"], {"content": _CONTENT, "tool_call_id": {"type": "string", "minLength": 1}}, "content", "tool_call_id"
+)
+
 REQUESTS: dict[str, Schema] = {
     "ContentPart": body({"type": STRING, "text": STRING}, "type"),
     "ToolCall": closed(
@@ -129,18 +157,7 @@ REQUESTS: dict[str, Schema] = {
         },
         "id", "function",
     ),
-    "Message": body(
-        {
-            "role": {"type": "string", "enum": [role for role in ROLES if role is not None]},
-            "content": {"anyOf": [STRING, array(ref("ContentPart"), 1)]},
-            "name": STRING,
-            "reasoning": STRING,
-            "reasoning_content": STRING,
-            "tool_calls": array(ref("ToolCall"), high=MAX_TOOL_CALLS),
-            "tool_call_id": STRING,
-        },
-        "role",
-    ),
+    "Message": {"oneOf": [_SYSTEM_OR_USER, _ASSISTANT, _TOOL]},
     "ChatRequest": body(
         {
             "messages": array(ref("Message"), 1, MAX_MESSAGES),

@@ -24,7 +24,7 @@ from tests.system.harness import SCRIPTED, Server
 
 NUM_MUTANTS = int(os.environ.get("SPARKINFER_MUTANTS", "1500"))
 CONCURRENCY = 16
-SCHEMAS = Schemas(openapi_document("1", ""))
+SCHEMAS = Schemas(openapi_document("1", "", has_keys=False))
 ROUTES = {operation.path: operation for operation in OPERATIONS if operation.method == "post"}
 
 CHAT: dict[str, Any] = {
