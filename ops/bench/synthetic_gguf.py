@@ -152,7 +152,7 @@ def random_values(name: str, shape: tuple[int, ...], rng: np.random.Generator) -
         return -np.exp(rng.uniform(-1.0, 2.0, shape)).astype(np.float32)
     if name.endswith("ssm_dt.bias"):
         return rng.uniform(-4.0, -1.0, shape).astype(np.float32)
-    return rng.normal(0, 0.3 if "conv1d" in name else 0.05, shape).astype(np.float32)
+    return rng.normal(0, 0.05 if name.endswith("shexp.weight") else 0.3, shape).astype(np.float32)
 
 
 def write(shape: Shape, path: Path, seed: int = 0) -> None:

@@ -12,6 +12,8 @@ from torch import Tensor
 from sparkinfer.engine.scheduler_output import ScheduledSequence, SchedulerOutput
 from sparkinfer.model.cuda.prefill import Chunk, PrefillBatch
 
+WARM_UP_TOKENS = 80  # more than the delta rule takes at once
+
 
 class CudaInputBatch:
     """Block tables by slot, twice: on the host for KV rows, on the device for the kernels.
@@ -31,6 +33,7 @@ class CudaInputBatch:
         self._tables = np.zeros(shape, np.int32)
         self.block_tables = torch.zeros(shape, dtype=torch.int32, device=device)
         self.block_tables[-1] = num_blocks
+        self._tables[-1] = num_blocks
 
     def update(self, output: SchedulerOutput) -> None:
         """Take over the blocks that a step adds to its sequences' tables; entries beyond a table's end are stale."""
@@ -55,18 +58,30 @@ class CudaInputBatch:
 
     def prefill_batch(self, rows: Sequence[ScheduledSequence]) -> PrefillBatch:
         """The chunks of a step's prompts; every row has token_ids."""
+        return self._batch([(row.slot, row.start, row.token_ids or []) for row in rows])
+
+    def dummy_chunks(self) -> list[tuple[int, int]]:
+        """(start, num_tokens) of three chunks that the dummy slot has room for: a first one, a next one, one token."""
+        num_tokens = min(WARM_UP_TOKENS, self._tables.shape[1] * self._block_size // 3)
+        return [(0, num_tokens), (num_tokens, num_tokens), (2 * num_tokens, 1)]
+
+    def dummy_batch(self, start: int, num_tokens: int) -> PrefillBatch:
+        """A chunk of token 0 on the dummy slot."""
+        return self._batch([(self._tables.shape[0] - 1, start, [0] * num_tokens)])
+
+    def _batch(self, parts: Sequence[tuple[int, int, list[int]]]) -> PrefillBatch:
+        """parts: (slot, start, token_ids) of each chunk."""
         chunks: list[Chunk] = []
         input_ids: list[int] = []
         slots: list[int] = []
         positions: list[int] = []
         first = 0
-        for row in rows:
-            assert row.token_ids is not None
-            end = first + row.num_tokens
-            chunks.append(Chunk(slice(first, end), row.slot, row.start, row.num_tokens, self.block_tables[row.slot]))
-            input_ids += row.token_ids
-            slots += [row.slot] * row.num_tokens
-            positions += range(row.start, row.start + row.num_tokens)
+        for slot, start, token_ids in parts:
+            end = first + len(token_ids)
+            chunks.append(Chunk(slice(first, end), slot, start, len(token_ids), self.block_tables[slot]))
+            input_ids += token_ids
+            slots += [slot] * len(token_ids)
+            positions += range(start, start + len(token_ids))
             first = end
         kv_rows = self._kv_rows(np.array(slots, np.int64), np.array(positions, np.int64))
         tensors = self.upload(np.stack((np.array(input_ids, np.int64), np.array(positions, np.int64), kv_rows)))

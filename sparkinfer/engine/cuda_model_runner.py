@@ -11,18 +11,19 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from sparkinfer.engine.cuda_graph import DecodeGraphs, SlotTensors
 from sparkinfer.engine.cuda_input_batch import CudaInputBatch
+from sparkinfer.engine.cuda_sampling import CudaSampling
 from sparkinfer.engine.cuda_step import CudaStepHandle, EnqueuedStep
 from sparkinfer.engine.host_copies import HostCopies
+from sparkinfer.engine.mask_source import MaskSource
 from sparkinfer.engine.model_runner import DeviceMemoryError
-from sparkinfer.engine.sampler import Sampler
-from sparkinfer.engine.sampling_batch import SamplingBatch, SamplingSlots
-from sparkinfer.engine.scheduler_output import Logprobs, ScheduledSequence, SchedulerOutput
-from sparkinfer.model.cuda.output_head import OutputHead
+from sparkinfer.engine.sampling_batch import SamplingBatch
+from sparkinfer.engine.scheduler_output import ScheduledSequence, SchedulerOutput
 from sparkinfer.model.cuda.pools import CudaPools, DecodePools
 from sparkinfer.model.cuda.prefill import Prefill
 from sparkinfer.model.cuda.weights import DecodeWeights
@@ -42,11 +43,9 @@ class CudaModelRunner:
         self._inputs = CudaInputBatch(max_num_seqs, self.num_blocks, self.block_size, max_model_len, device)
         last_token_ids = torch.zeros(max_num_seqs + 1, dtype=torch.int64, device=device)
         self._last_token_ids = last_token_ids
-        self._sampling_slots = SamplingSlots(max_num_seqs, device)
-        self._sampler = Sampler(weights.output.num_rows, device)
+        self._sampling = CudaSampling(weights.output.num_rows, max_num_seqs, device)
         decode_pools = DecodePools.of(pools)
         self._prefill = Prefill(weights, decode_pools, device)
-        self._head = OutputHead(weights)
         with self._on_device(self._stream):
             self._graphs = DecodeGraphs(weights, decode_pools, SlotTensors(last_token_ids, self._inputs.block_tables))
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="cuda_runner")
@@ -54,14 +53,31 @@ class CudaModelRunner:
     def capture(self, progress: Callable[[int, int], None]) -> None:
         """Prepare every batch size; progress(done, total). Before the first launch."""
         with self._on_device(self._stream):
+            if self._stream is not None:
+                torch.cuda.synchronize()  # pools and weights were filled on other streams
             self._graphs.capture(progress)
+            self._warm_up()
+
+    def _warm_up(self) -> None:
+        """Compile what prompts need, on the dummy slot: a first chunk, a next one, a single token, every head size."""
+        if self._stream is None:
+            return
+        for start, num_tokens in self._inputs.dummy_chunks():
+            residual = self._prefill.run(self._inputs.dummy_batch(start, num_tokens))
+        for num_rows in self._prefill.head.sizes:
+            self._prefill.head.logits(residual.expand(num_rows, -1))
 
     def launch(self, output: SchedulerOutput) -> CudaStepHandle:
         """Put a step behind those launched before."""
         return CudaStepHandle(self._thread.submit(self._run, output))
 
     def copy(self, output: SchedulerOutput) -> None:
+        """Only what a step copies between host and device, behind the steps launched before; waits for it."""
         self._thread.submit(self._copy, output).result()
+
+    def set_mask_source(self, source: MaskSource) -> None:
+        """Where the masks of constrained sequences are read, on the runner's thread; before the first of them."""
+        self._sampling.set_mask_source(source)
 
     def close(self) -> None:
         """Wait for the steps launched and end the thread."""
@@ -82,33 +98,27 @@ class CudaModelRunner:
     def _copy(self, output: SchedulerOutput) -> None:
         with self._on_device(self._stream):
             self._copies.run(output)
+        if self._stream is not None:
+            self._stream.synchronize()
 
     def _run(self, output: SchedulerOutput) -> EnqueuedStep:
-        sampling = self._build_sampling(output)
+        with self._on_device(self._upload_stream):  # where copies wait for no step
+            sampling = self._sampling.build(output)
         try:
             with self._on_device(self._stream):
                 return self._enqueue(output, sampling)
         except torch.OutOfMemoryError as error:
             raise DeviceMemoryError("There is no memory left for a step of this size.") from error
 
-    def _build_sampling(self, output: SchedulerOutput) -> SamplingBatch | None:
-        """On a stream of its own, whose copies wait for no step."""
-        with self._on_device(self._upload_stream):
-            for row in output.scheduled:
-                if row.admitted is not None:
-                    self._sampling_slots.admit(row.slot, row.admitted)
-            rows = output.sampling_rows
-            return self._sampling_slots.build(rows) if rows else None
-
     def _enqueue(self, output: SchedulerOutput, sampling: SamplingBatch | None) -> EnqueuedStep:
         self._copies.run(output)
         self._inputs.update(output)
         decodes = [row for row in output.scheduled if row.token_ids is None]
         prompts = [row for row in output.scheduled if row.token_ids is not None]
-        if not prompts and sampling is not None and is_greedy(sampling):
+        if not prompts and sampling is not None and self._sampling.is_plain(output, sampling):
             return self._download(self._decode(decodes))
-        places = {id(row): place for place, row in enumerate(output.sampling_rows)}
-        logits = torch.empty(len(places), self._head.vocab_size, device=self._device)
+        places = {id(row): place for place, row in enumerate(row for row in output.scheduled if row.samples)}
+        logits = torch.empty(len(places), self._prefill.head.vocab_size, device=self._device)
         self._decode_logits(decodes, places, logits)
         self._prefill_logits(prompts, places, logits)
         if sampling is None:
@@ -122,10 +132,11 @@ class CudaModelRunner:
     def _decode_logits(self, rows: Sequence[ScheduledSequence], places: dict[int, int], logits: Tensor) -> None:
         if not rows:
             return
-        waiting = iter(rows)
+        targets = self._inputs.upload(np.array([places[id(row)] for row in rows], np.int64))
+        done = 0
         for _, found in self._graphs.run(self._inputs.decode_rows(rows)):
-            for row_logits, row in zip(found, waiting):
-                logits[places[id(row)]] = row_logits
+            logits.index_copy_(0, targets[done : done + len(found)], found)
+            done += len(found)
 
     def _prefill_logits(self, rows: Sequence[ScheduledSequence], places: dict[int, int], logits: Tensor) -> None:
         if not rows:
@@ -133,36 +144,27 @@ class CudaModelRunner:
         residual = self._prefill.run(self._inputs.prefill_batch(rows))
         sampled = [(number, places[id(row)]) for number, row in enumerate(rows) if id(row) in places]
         if sampled:
-            found = self._head.logits(torch.stack([residual[number] for number, _ in sampled]))
-            for number, (_, place) in enumerate(sampled):
-                logits[place] = found[number]
+            sources, targets = self._inputs.upload(np.array(sampled, np.int64).T)
+            logits.index_copy_(0, targets, self._prefill.head.logits(residual.index_select(0, sources)))
 
     def _sample(self, output: SchedulerOutput, sampling: SamplingBatch, logits: Tensor) -> EnqueuedStep:
         if self._stream is not None and self._upload_stream is not None:
             self._stream.wait_stream(self._upload_stream)
-        sampled = self._sampler.sample(logits, sampling)
-        for number, row in enumerate(output.sampling_rows):
-            self._last_token_ids[row.slot] = sampled.token_ids[number]
-        results = torch.stack((sampled.token_ids, sampled.is_finite.long()))
-        return self._download(results, sampled.logprobs, sampling)
+        result = self._sampling.sample(logits, output, sampling)
+        sampled = result.sampled
+        slots = self._inputs.upload(np.array([row.slot for row in output.sampling_rows], np.int64))
+        self._last_token_ids.index_copy_(0, slots, sampled.token_ids)
+        step = self._download(torch.stack((sampled.token_ids, sampled.is_finite.long())))
+        return dataclasses.replace(step, logprobs=sampled.logprobs, sampling=result.batch, gated=result.gated)
 
-    def _download(
-        self, results: Tensor, logprobs: list[Logprobs | None] | None = None, sampling: SamplingBatch | None = None
-    ) -> EnqueuedStep:
+    def _download(self, results: Tensor) -> EnqueuedStep:
         if self._stream is None:
-            return EnqueuedStep(results, None, logprobs, sampling)
+            return EnqueuedStep(results, None)
         host = torch.empty(results.shape, dtype=torch.int64, pin_memory=True)
         host.copy_(results, non_blocking=True)
         done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         done.record(self._stream)
-        return EnqueuedStep(host, done, logprobs, sampling)
-
+        return EnqueuedStep(host, done)
 
 def _stream(device: torch.device) -> torch.cuda.Stream | None:
     return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
-
-
-def is_greedy(sampling: SamplingBatch) -> bool:
-    """Whether every row takes its best token and nobody asks for more: nothing in the batch is set."""
-    values = [getattr(sampling, field.name) for field in dataclasses.fields(sampling)]
-    return all(value is None or value == () for value in values)

@@ -53,6 +53,10 @@ class MaskGate:
                 if row.admitted.mask_row != NO_MASK_ROW:
                     self._mask_rows[row.slot] = row.admitted.mask_row
 
+    def concerns(self, output: SchedulerOutput) -> bool:
+        """Whether a row of this step is constrained, or waited here for its mask."""
+        return bool(output.resampled) or any(row.slot in self._mask_rows for row in output.sampling_rows)
+
     def with_late(self, logits: Tensor | None, output: SchedulerOutput) -> Tensor:
         """The logits of all sampling rows: those just computed, then those that waited here."""
         late = [self._late_logits.pop(row.slot) for row in output.resampled]

@@ -87,13 +87,14 @@ def test_steps_may_be_in_flight_before_their_tokens_are_known(path: Path, runner
 
 
 def test_state_comes_back_from_a_snapshot(path: Path, runner: CudaModelRunner) -> None:
+    has_state = path.stem in ("qwen35", "tiny-hybrid-moe")
     driver = RunnerDriver(runner, NUM_SEQS)
     driver.add("first", prompt(0, 37), WATCHED)
     driver.step({"first": 32})
-    driver.launch({"first": 5}, (("first", 0, False),))
+    driver.launch({"first": 5}, (("first", 0, False),) if has_state else ())
     driver.collect()
     driver.fork("second", "first", 32)
-    driver.launch({"second": 6, "first": 0}, (("second", 0, True),))
+    driver.launch({"second": 6, "first": 0}, (("second", 0, True),) if has_state else ())
     driver.collect()
     driver.step({"second": 0})
     check(driver, path, "second", 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from kernels.quant_gemv import quant_gemv
@@ -10,7 +11,7 @@ from kernels.quantize_rows import quantize_rows
 from sparkinfer.model.cuda.decode import empty_activation
 from sparkinfer.model.cuda.weights import DecodeWeights
 
-HEAD_ROWS = 8  # rows of the output head in one launch, the most that its kernel takes
+HEAD_SIZES = (1, 2, 4, 8)  # rows in one launch, 8 the most that the kernel takes: each number is compiled by itself
 
 
 class OutputHead:
@@ -19,13 +20,18 @@ class OutputHead:
     def __init__(self, weights: DecodeWeights) -> None:
         self._weights = weights
         self.vocab_size = weights.output.num_rows
+        self.sizes = HEAD_SIZES
 
     def logits(self, residual: Tensor) -> Tensor:
         """[num_rows, hidden_size] f32 -> [num_rows, vocab_size] f32."""
-        weights, device = self._weights, residual.device
-        out = torch.empty(residual.shape[0], self.vocab_size, device=device)
-        for rows, target in zip(torch.split(residual, HEAD_ROWS), torch.split(out, HEAD_ROWS)):
-            hidden = empty_activation(rows.shape[0], weights.hidden_size, device)
-            quantize_rows(rows, weights.output_norm, hidden)
-            quant_gemv(hidden, [weights.output], weights.eps, out=target)
-        return out
+        return torch.cat([self._some_logits(rows) for rows in torch.split(residual, HEAD_SIZES[-1])])
+
+    def _some_logits(self, rows: Tensor) -> Tensor:
+        weights, num_rows = self._weights, rows.shape[0]
+        padding = next(size for size in HEAD_SIZES if size >= num_rows) - num_rows
+        rows = F.pad(rows, (0, 0, 0, padding)).contiguous()
+        hidden = empty_activation(rows.shape[0], weights.hidden_size, rows.device)
+        out = torch.empty(rows.shape[0], self.vocab_size, device=rows.device)
+        quantize_rows(rows, weights.output_norm, hidden)
+        quant_gemv(hidden, [weights.output], weights.eps, out=out)
+        return out[:num_rows]

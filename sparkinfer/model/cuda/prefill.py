@@ -21,8 +21,11 @@ from kernels.reference.rms_norm import rms_norm
 from kernels.reference.rope_store_kv import rope_store_kv
 from kernels.reference.store_kv import store_kv
 from sparkinfer.model.cuda.dequantize import Dequantizer
+from sparkinfer.model.cuda.output_head import OutputHead
 from sparkinfer.model.cuda.pools import DecodePools
 from sparkinfer.model.cuda.weights import AttentionLayer, DecodeWeights, DeltaNetLayer, DenseFFN, ExpertFFN
+
+F16_MAX = 65504.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +54,21 @@ class PrefillBatch:
 
 
 class Prefill:
-    """Runs chunks of any lengths together; products in `dtype`, sums, norms and the residual stream in f32."""
+    """Runs chunks of any lengths together.
+
+    Products of f16 (experts: bf16) numbers, f32 on a CPU; sums, norms and the residual stream in f32.
+    """
 
     def __init__(self, weights: DecodeWeights, pools: DecodePools, device: torch.device) -> None:
+        self.head = OutputHead(weights)
         self._weights = weights
         self._pools = pools
         self._device = device
-        self._dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
+        is_cpu = device.type == "cpu"
+        self._dtype = torch.float32 if is_cpu else torch.float16
         self._dequantizer = Dequantizer(device, self._dtype)
+        self._grouped_dtype = torch.float32 if is_cpu else torch.bfloat16  # the grouped product's one type
+        self._grouped_dequantizer = Dequantizer(device, self._grouped_dtype)
 
     def run(self, batch: PrefillBatch) -> Tensor:
         """Store keys, values and states of the batch's tokens.
@@ -87,7 +97,10 @@ class Prefill:
         """[num_tokens, num_cols] -> [num_tokens, num_rows] f32."""
         if weight.format == QuantFormat.F32:
             return x @ weight.quants.T
-        return (x.to(self._dtype) @ self._dequantizer.matrix(weight).T).float()
+        matrix = self._dequantizer.matrix(weight)
+        if matrix.dtype == torch.float32:
+            return x @ matrix.T
+        return torch.mm(x.clamp(-F16_MAX, F16_MAX).half(), matrix.T, out_dtype=torch.float32)
 
     def _project(self, x: Tensor, weights: Sequence[QuantWeight]) -> Tensor:
         return torch.cat([self._matmul(x, weight) for weight in weights], dim=1)
@@ -185,9 +198,9 @@ class Prefill:
         counts = torch.zeros(num_experts, dtype=torch.int32, device=self._device)
         counts.scatter_add_(0, flat, torch.ones_like(flat, dtype=torch.int32))
         ends = counts.cumsum(0, dtype=torch.int32)
-        rows = hidden.index_select(0, order // ffn.top_k).to(self._dtype)
+        rows = hidden.index_select(0, order // ffn.top_k).to(self._grouped_dtype)
         gate, up = (self._grouped(rows, weight, ends).float() for weight in (ffn.gate, ffn.up))
-        grouped = self._grouped((F.silu(gate) * up).to(self._dtype), ffn.down, ends).float()
+        grouped = self._grouped((F.silu(gate) * up).to(self._grouped_dtype), ffn.down, ends).float()
         routed = torch.empty_like(grouped).index_copy_(0, order, grouped).view(-1, ffn.top_k, grouped.shape[1])
         out = (routed * weights[:, :, None]).sum(1)
         if ffn.shared is not None:
@@ -196,6 +209,6 @@ class Prefill:
 
     def _grouped(self, rows: Tensor, weight: QuantWeight, ends: Tensor) -> Tensor:
         """Rows sorted by expert, times that expert's matrix; ends: [num_experts] int32, where its rows end."""
-        matrices = self._dequantizer.matrix(weight).view(ends.shape[0], -1, weight.num_cols)
+        matrices = self._grouped_dequantizer.matrix(weight).view(ends.shape[0], -1, weight.num_cols)
         product: Tensor = F.grouped_mm(rows, matrices.transpose(1, 2), offs=ends)
         return product

@@ -1,0 +1,57 @@
+"""From logits to tokens in the CUDA runner: controls by slot, masks, the sampler. Knows slots; never models."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from sparkinfer.engine.mask_gate import GatedRows, MaskGate
+from sparkinfer.engine.mask_source import MaskSource
+from sparkinfer.engine.sampler import Sampled, Sampler
+from sparkinfer.engine.sampling_batch import SamplingBatch, SamplingSlots
+from sparkinfer.engine.scheduler_output import SchedulerOutput
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SampledStep:
+    """batch: to be kept until the device has read it; gated: rows that got no token because of their masks."""
+
+    sampled: Sampled
+    batch: SamplingBatch
+    gated: GatedRows
+
+
+class CudaSampling:
+    """Used by the thread that runs steps, in launch order."""
+
+    def __init__(self, vocab_size: int, num_slots: int, device: torch.device) -> None:
+        self._slots = SamplingSlots(num_slots, device)
+        self._sampler = Sampler(vocab_size, device)
+        self._mask_gate = MaskGate(vocab_size)
+
+    def set_mask_source(self, source: MaskSource) -> None:
+        self._mask_gate.source = source
+
+    def build(self, output: SchedulerOutput) -> SamplingBatch | None:
+        """Take note of who got which slot; the controls of the rows that sample, None where none does."""
+        for row in output.scheduled:
+            if row.admitted is not None:
+                self._slots.admit(row.slot, row.admitted)
+        self._mask_gate.admit(output)
+        rows = output.sampling_rows
+        return self._slots.build(rows) if rows else None
+
+    def is_plain(self, output: SchedulerOutput, batch: SamplingBatch) -> bool:
+        """Whether every row takes its best token and nobody asks for more: nothing in the batch is set, no masks."""
+        values = [getattr(batch, field.name) for field in dataclasses.fields(batch)]
+        return all(value is None or value == () for value in values) and not self._mask_gate.concerns(output)
+
+    def sample(self, logits: Tensor, output: SchedulerOutput, batch: SamplingBatch) -> SampledStep:
+        """logits: [num_rows, vocab_size] f32 of the scheduled rows that sample; those that waited here join them."""
+        logits = self._mask_gate.with_late(logits, output)
+        gated = self._mask_gate.gate(logits, output)
+        if gated.masks is not None or gated.late:
+            batch = dataclasses.replace(batch, masks=gated.masks, void_rows=(*gated.late, *gated.empty))
+        return SampledStep(self._sampler.sample(logits, batch), batch, gated)
