@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
 from sparkinfer.engine.scheduler_output import StateCopy
+from sparkinfer.engine.sequence import SlotId
 from sparkinfer.engine.snapshot_pool import SnapshotId
 from sparkinfer.engine.state_pool import StatePool
+
+# Copies on their way to the host; each takes the device memory of one slot.
+MAX_STAGED = 8
 
 
 class SnapshotStore:
     """Rows come into being when first written and are kept for reuse; the Scheduler bounds their number.
 
-    Used by the thread that runs steps, in launch order. On an accelerator the copies are asynchronous, to pinned
-    memory and on the stream of the forward, which orders them with it and with each other.
+    Used by the thread that runs steps, in launch order. On an accelerator a save copies within the device on the
+    stream of the forward, and from there to pinned memory on a stream of its own, beside the forwards that follow.
     """
 
     def __init__(self, state_pool: StatePool) -> None:
         self._state_pool = state_pool
         self._rows: dict[SnapshotId, list[Tensor]] = {}
+        self._stream: torch.cuda.Stream | None = None
+        self._in_flight: deque[torch.cuda.Event] = deque()  # ends of saves, oldest first
 
     def copy(self, copies: Iterable[StateCopy]) -> None:
         """Save and restore, in order."""
@@ -29,11 +36,11 @@ class SnapshotStore:
             if payload is not None:
                 self.fill(snapshot, payload)
             elif restores:
+                self._order_behind_saves()
                 for pool, row in zip(self._state_pool.pools, self._rows[snapshot], strict=True):
                     pool[:, slot].copy_(row, non_blocking=True)
             else:
-                for pool, row in zip(self._state_pool.pools, self.row(snapshot), strict=True):
-                    row.copy_(pool[:, slot], non_blocking=True)
+                self._save(self.row(snapshot), slot)
 
     def fill(self, snapshot: SnapshotId, payload: bytes) -> None:
         """Make a snapshot what `to_bytes` said once."""
@@ -49,9 +56,35 @@ class SnapshotStore:
         self._wait()
         return b"".join(tensor.view(-1).view(torch.uint8).numpy().tobytes() for tensor in self.row(snapshot))
 
+    def _save(self, row: list[Tensor], slot: SlotId) -> None:
+        pools = self._state_pool.pools
+        if not pools[0].is_cuda:
+            for pool, tensor in zip(pools, row, strict=True):
+                tensor.copy_(pool[:, slot])
+            return
+        forward = torch.cuda.current_stream()
+        if self._stream is None:
+            self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        if len(self._in_flight) >= MAX_STAGED:
+            forward.wait_event(self._in_flight.popleft())
+        staged = [pool[:, slot].clone() for pool in pools]
+        self._stream.wait_stream(forward)
+        with torch.cuda.stream(self._stream):
+            for source, tensor in zip(staged, row, strict=True):
+                tensor.copy_(source, non_blocking=True)
+                source.record_stream(self._stream)
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record(self._stream)
+        self._in_flight.append(event)
+
+    def _order_behind_saves(self) -> None:
+        if self._stream is not None:
+            torch.cuda.current_stream().wait_stream(self._stream)
+
     def _wait(self) -> None:
         """The host is about to touch rows itself."""
         if self._state_pool.pools[0].is_cuda:
+            self._order_behind_saves()
             torch.cuda.current_stream().synchronize()
 
     def row(self, snapshot: SnapshotId) -> list[Tensor]:
