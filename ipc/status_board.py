@@ -104,9 +104,10 @@ class GpuGauge(IntEnum):
     PREFIX_LOOKUPS = 19
     PREFIX_HITS = 20
     PREFIX_EVICTIONS = 21
-    PREFIX_ENTRIES = 22      # no counter, as those below
+    PREFIX_ENTRIES = 22      # no counter, as the two below
     PREFIX_KV_BLOCKS = 23
     PREFIX_HOST_BYTES = 24
+    NAN_LOGITS = 25
 
 
 class TextGauge(IntEnum):

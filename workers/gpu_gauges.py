@@ -29,6 +29,8 @@ class GpuGauges:
         status.set_gauge(GpuGauge.STEP_TIME_US, round(stats.last_step_s * 1e6))
         status.set_gauge(GpuGauge.STEP_TOKENS, stats.last_step_tokens)
         status.set_gauge(GpuGauge.TOKENS_GENERATED, stats.num_output_tokens)
+        status.set_gauge(GpuGauge.NAN_LOGITS, stats.num_nan_logits)
+        status.set_gauge(GpuGauge.MASK_ROWS_LATE, stats.num_late_masks)
         status.set_gauge(GpuGauge.PREEMPTIONS, scheduler.num_preemptions)
         status.set_gauge(GpuGauge.SWAP_OUTS, scheduler.num_swap_outs)
         status.set_gauge(GpuGauge.ADMISSION_WAITS, scheduler.num_admission_waits)

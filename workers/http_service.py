@@ -30,6 +30,8 @@ _ENGINE_GAUGES = {
     "swap_outs_total": GpuGauge.SWAP_OUTS,
     "admission_waits_total": GpuGauge.ADMISSION_WAITS,
     "admission_wait_timeouts_total": GpuGauge.ADMISSION_WAIT_TIMEOUTS,
+    "nan_logits_total": GpuGauge.NAN_LOGITS,
+    "mask_rows_late_total": GpuGauge.MASK_ROWS_LATE,
 }
 _PREFIX_GAUGES = {
     "prefix_cache_lookups_total": GpuGauge.PREFIX_LOOKUPS,

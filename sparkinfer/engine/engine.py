@@ -14,7 +14,7 @@ from sparkinfer.engine.mask_source import NO_MASK_ROW
 from sparkinfer.engine.model_runner import DeviceMemoryError, ModelRunner, StepHandle
 from sparkinfer.engine.scheduler import Scheduler
 from sparkinfer.engine.scheduler_output import SchedulerOutput, StepResult
-from sparkinfer.engine.sequence import NO_HINTS, PrefixHints, Sequence
+from sparkinfer.engine.sequence import NO_HINTS, PrefixHints, Sequence, SequenceStatus
 from sparkinfer.engine.step_events import StepEvents
 from sparkinfer.request import RequestId
 from sparkinfer.sampling_params import SamplingParams
@@ -38,6 +38,8 @@ class EngineStats:
     num_output_tokens: int = 0           # told to the sink
     num_finished: int = 0                # sequences
     num_failed_steps: int = 0
+    num_nan_logits: int = 0              # sequences that a row of NaN ended
+    num_late_masks: int = 0              # rows sampled again because their mask was not there
     last_step_s: float = 0.0             # of the last step collected: from its launch, or the end of the one before
     last_step_tokens: int = 0            # of the last step launched
     last_step_seqs: int = 0
@@ -167,6 +169,7 @@ class Engine:
             self.stats.num_failed_steps += 1
             self.scheduler.fail(output, self._clock(), 503, "out_of_memory", str(error))
         else:
+            self._count(output, result)
             self.scheduler.update(output, result, self._clock())
         self._collected_at = self._clock()
         self.stats.last_step_s = self._collected_at - started_at
@@ -176,3 +179,9 @@ class Engine:
             while not handle.is_done(WAIT_POLL_S):
                 self.while_waiting()
         return handle.wait()
+
+    def _count(self, output: SchedulerOutput, result: StepResult) -> None:
+        if result.nan_rows:
+            ended = [output.sampling_rows[number].sequence for number in result.nan_rows]
+            self.stats.num_nan_logits += sum(sequence.status != SequenceStatus.FINISHED for sequence in ended)
+        self.stats.num_late_masks += len(result.late_rows)

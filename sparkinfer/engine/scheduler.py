@@ -10,8 +10,7 @@ from sparkinfer.engine.admission_control import AdmissionControl
 from sparkinfer.engine.cache_manager import CacheManager
 from sparkinfer.engine.open_requests import OpenRequests
 from sparkinfer.engine.placement import Placement
-from sparkinfer.engine.row_outcomes import mark_late, row_errors
-from sparkinfer.engine.scheduler_output import SchedulerOutput, StepResult
+from sparkinfer.engine.scheduler_output import SchedulerOutput, StepResult, mark_late, row_errors
 from sparkinfer.engine.sequence import BlockId, Sequence, SequenceStatus
 from sparkinfer.engine.step_builder import StepBuilder
 from sparkinfer.engine.step_events import StepEvents

@@ -5,13 +5,14 @@ Knows slots, blocks and token ids; never why a sequence was chosen.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, NewType
 
 from sparkinfer.engine.mask_source import NO_MASK_ROW
 from sparkinfer.engine.sequence import BlockId, Sequence, SlotId
 from sparkinfer.engine.snapshot_pool import SnapshotId
+from sparkinfer.errors import RequestError
 from sparkinfer.sampling_params import SamplingParams
 
 SwapId = NewType("SwapId", int)  # of one stay in host memory; never used again
@@ -127,3 +128,23 @@ class StepResult:
     nan_rows: list[int] = field(default_factory=list)      # rows whose logits were not finite; token_ids[row] is void
     empty_mask_rows: list[int] = field(default_factory=list)  # rows whose mask allows nothing; token_ids[row] is void
     late_rows: list[int] = field(default_factory=list)     # rows whose mask was not there: to be resampled
+
+
+NAN_LOGITS = RequestError(500, "The model's output was not a number.", code="nan_logits")
+EMPTY_MASK = RequestError(500, "The grammar allows no token here.", code="empty_mask")
+
+
+def row_errors(output: SchedulerOutput, result: StepResult) -> Iterator[tuple[ScheduledSequence, RequestError]]:
+    """Rows that have no token and never will."""
+    rows = output.sampling_rows
+    yield from ((rows[number], NAN_LOGITS) for number in result.nan_rows)
+    yield from ((rows[number], EMPTY_MASK) for number in result.empty_mask_rows)
+
+
+def mark_late(output: SchedulerOutput, result: StepResult) -> None:
+    """Sequences whose mask was late have computed their token, but not sampled it."""
+    rows = output.sampling_rows
+    for number in result.late_rows:
+        sequence = rows[number].sequence
+        sequence.num_sampled_tokens -= 1
+        sequence.is_late = True

@@ -330,6 +330,7 @@ def test_a_row_of_nan_ends_its_sequence_only():
     run(engine)
     assert (sink.finished[(1, 0)].status_code, sink.finished[(1, 0)].code) == (500, "nan_logits")
     assert sink.tokens == {(1, 0): [5], (2, 0): [5, 6, 7]}
+    assert engine.stats.num_nan_logits == 1
 
 
 def test_publishing_overlaps_the_step_in_flight():

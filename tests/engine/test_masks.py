@@ -183,6 +183,7 @@ def test_a_late_row_delays_nobody_else() -> None:
             rig.engine.step()
             steps += 1
         assert steps <= 12 + 3
+        assert rig.engine.stats.num_late_masks > 2
         assert (1, 0) not in rig.sink.tokens
         is_late[0] = False
         run(rig.engine)
@@ -229,6 +230,7 @@ def test_nan_behind_a_mask_ends_its_sequence() -> None:
         run(rig.engine)
     assert [rig.sink.finished[number, 0].code for number in range(3)] == ["nan_logits", "nan_logits", None]
     assert len(rig.sink.tokens[2, 0]) == 5
+    assert rig.engine.stats.num_nan_logits == 2
 
 
 @pytest.mark.parametrize("most_late", [0, 3])
