@@ -236,7 +236,8 @@ class Supervisor:
     def _stop_all(self) -> None:
         for child in self.children:
             child.kill(signal.SIGTERM)
-        deadline = time.monotonic() + STOP_GRACE_S
+        cache = self.config.prefix_cache
+        deadline = time.monotonic() + STOP_GRACE_S + (cache.save_grace_s if cache.directory else 0.0)
         while any(child.pid for child in self.children):
             if time.monotonic() > deadline:
                 for child in self.children:

@@ -68,6 +68,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, tag="generate", omit_d
     priority: int = 0
     client_id: int = 0
     turn_starts: list[int] = []       # positions in the prompt where a turn begins, ascending
+    uses_cache: bool = True
     explain_cache: bool = False
 
 

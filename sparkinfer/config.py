@@ -120,6 +120,7 @@ class PrefixCacheConfig:
     pinned_tokens_file: str = ""                             # a JSON list of them instead
     directory: str = ""                                      # survives restarts here; empty: memory only
     disk_gib: float = _limited(16.0, low=0, high=2**20)      # most bytes there, least recently used first to go
+    save_grace_s: float = _limited(20.0, low=0, high=3600)   # at shutdown, for writing what is in memory only
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,4 +98,5 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     echo: bool = False                # completions: the prompt's text comes first
     priority: int = 0                 # smaller is sooner
     client_id: int = 0                # whose fair share it is: a number per API key, 0 without keys
+    uses_cache: bool = True           # its prefix may come from others, and others may have it
     explain_cache: bool = False       # the usage says how much of the prompt was reused, and why no more

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from itertools import islice
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def attach_disk(config: Config, gguf: GGUFFile, cache: CacheManager, runner: Mod
     directory = Path(settings.directory).expanduser()
     disk = PrefixDisk(directory, fingerprint(gguf, *kind), int(settings.disk_gib * GIB))
     tier = cache.disk = DiskTier(cache.prefix_cache, disk)
-    engine.before_close = lambda: save_all(tier, runner)
+    engine.before_close = lambda: save_all(tier, runner, settings.save_grace_s)
     log.info("prefix cache on disk: %s", directory)
 
 
@@ -78,10 +79,14 @@ def warm_up(token_ids: list[int], cache: CacheManager, engine: Engine) -> None:
     log.info("prefix of %d tokens computed, %d of them are pinned", len(token_ids), num_tokens)
 
 
-def save_all(tier: DiskTier, runner: ModelRunner) -> None:
-    """Write what is in memory only, a bounded number of blocks at a time."""
+def save_all(tier: DiskTier, runner: ModelRunner, grace_s: float) -> None:
+    """Write what is in memory only, a bounded number of blocks at a time, for about `grace_s` seconds."""
+    deadline = time.monotonic() + grace_s
     saves = tier.remaining_saves()
     while batch := list(islice(saves, SAVES_PER_BATCH)):
         runner.copy(SchedulerOutput(disk_saves=batch))
         tier.flush()
+        if time.monotonic() > deadline:
+            log.warning("not all of the prefix cache was written within %g s", grace_s)
+            break
     tier.close()

@@ -173,7 +173,7 @@ class GpuScheduler:
     def _hints(self, message: Generate) -> PrefixHints:
         salts = self._context.config.prefix_cache.salt_by_key
         salt = message.client_id.to_bytes(8, "little", signed=True) if salts else b""
-        return PrefixHints(salt, True, tuple(message.turn_starts), message.explain_cache)
+        return PrefixHints(salt, message.uses_cache, tuple(message.turn_starts), message.explain_cache)
 
     def _drop_requests_of(self, index: int) -> None:
         for request_id in self._engine.scheduler.requests_of(index):

@@ -134,6 +134,7 @@ class TextWorker:
             priority=request.priority,
             client_id=request.client_id,
             turn_starts=encoded.turn_starts,
+            uses_cache=request.uses_cache,
             explain_cache=request.explain_cache,
         )
         outbox = self._context.peers.outbox(GPU)

@@ -65,7 +65,7 @@ class Service:
         self.engine = Engine(self.scheduler, runner, self, frozenset())
         if directory is not None:
             tier = self.cache.disk = DiskTier(self.cache.prefix_cache, PrefixDisk(directory, "0" * 32, 1 << 30))
-            self.engine.before_close = lambda: save_all(tier, runner)
+            self.engine.before_close = lambda: save_all(tier, runner, grace_s=60)
         self.tokens: dict[tuple[int, int], list[int]] = {}
         self.logprobs: dict[tuple[int, int], list[float]] = {}
         self.cached: dict[tuple[int, int], int] = {}
