@@ -14,6 +14,7 @@ import sys
 import time
 from collections import defaultdict
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 
 import torch
@@ -56,7 +57,7 @@ def check(name: str, num_seqs: int, pdl: bool) -> str:
     """A line that says how well four full-width layers agree with the reference; it ends in RED when they do not."""
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.manual_seed(num_seqs)
-    shape = SHAPES[name]
+    shape = replace(SHAPES[name], vocab=8192)  # the reference holds whole matrices in float32
     weights = random_model(shape, "cuda", num_layers=4)
     inputs = random_inputs(shape, weights, num_seqs, 333, "cuda")
     expected_inputs = cloned(inputs)
@@ -136,7 +137,7 @@ def main() -> None:
     contexts = [int(x) for x in arguments.contexts.split(",")]
     pdl = not arguments.no_pdl
     jobs = [(name, batch, pdl) for name in names for batch in batches]
-    with ProcessPoolExecutor(min(6, len(jobs)), mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(min(5, len(jobs)), mp_context=get_context("spawn")) as pool:
         lines = list(pool.map(check, *zip(*jobs, strict=True)))
     print(*lines, sep="\n", flush=True)
     if any(line.endswith("RED") for line in lines):
