@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 
-from sparkinfer.config import SchedulerConfig
+from sparkinfer.config import PrefixCacheConfig, SchedulerConfig
 from sparkinfer.engine.block_manager import BlockManager
 from sparkinfer.engine.cache_manager import CacheManager
+from sparkinfer.engine.prefix_cache import PrefixCache
 from sparkinfer.engine.scheduler import Scheduler
 from sparkinfer.engine.scheduler_output import SchedulerOutput, StepResult
 from sparkinfer.engine.sequence import Sequence
+from sparkinfer.engine.snapshot_pool import SnapshotPool
 from sparkinfer.engine.swap_space import SwapSpace
 from sparkinfer.request import RequestId
 from sparkinfer.sampling_params import SamplingParams
@@ -93,7 +95,7 @@ class PagedDevice:
             self.swapped[order.swap_id] = (rows, self.states[order.slot])
 
     def copy_states(self, output: SchedulerOutput) -> None:
-        for slot, snapshot, restores in output.state_copies:
+        for slot, snapshot, restores, _ in output.state_copies:
             if restores:
                 self.states[slot] = self.snapshots[snapshot]
             else:
@@ -107,9 +109,16 @@ class PagedDevice:
 
 
 def make_scheduler(
-    num_blocks: int = 16, block_size: int = 4, max_model_len: int = 1000, swap_space: SwapSpace | None = None, **limits
+    num_blocks: int = 16, block_size: int = 4, max_model_len: int = 1000, swap_space: SwapSpace | None = None,
+    num_snapshots: int | None = None, **limits,
 ) -> Scheduler:
-    cache = CacheManager(BlockManager(num_blocks, block_size), swap_space=swap_space)
+    """num_snapshots: of a prefix cache for a model with recurrent state; None: no prefix cache."""
+    blocks = BlockManager(num_blocks, block_size)
+    prefix_cache = None
+    if num_snapshots is not None:
+        config = PrefixCacheConfig(min_tokens=0, checkpoint_tokens=3)
+        prefix_cache = PrefixCache(config, blocks, SnapshotPool(num_snapshots))
+    cache = CacheManager(blocks, prefix_cache, swap_space)
     return Scheduler(SchedulerConfig(**limits), cache, max_model_len)
 
 

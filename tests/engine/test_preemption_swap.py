@@ -151,16 +151,18 @@ def test_a_sequence_told_to_come_back_and_put_out_again_in_one_step_stays_out():
     st.integers(4, 14), st.integers(1, 3), st.integers(2, 5), st.integers(0, 3),
     st.sampled_from([0, 4, 9, BIG]), st.integers(0, 2), st.sampled_from(["continuous", "chunked", "priority"]),
     st.lists(st.tuples(st.integers(1, 10), st.integers(4, 20), st.integers(0, 1)), min_size=3, max_size=10),
-    st.integers(1, 4),
+    st.integers(1, 4), st.sampled_from([None, None, 0, 2, 20]),
 )
 def test_outputs_are_those_of_sequences_that_run_alone(
-    num_blocks, block_size, max_num_seqs, depth, swap_bytes, bytes_per_state, policy, requests, every
+    num_blocks, block_size, max_num_seqs, depth, swap_bytes, bytes_per_state, policy, requests, every, num_snapshots
 ):
     """Requests arrive every few steps at a pool that is too small, with up to three steps in flight."""
     space = SwapSpace(swap_bytes, 1, bytes_per_state, min_tokens=1)
-    scheduler = make_scheduler(num_blocks, block_size, 30, space, max_num_seqs=max_num_seqs, policy=policy)
+    scheduler = make_scheduler(
+        num_blocks, block_size, 30, space, num_snapshots, max_num_seqs=max_num_seqs, policy=policy
+    )
     device = PagedDevice(num_blocks, block_size, max_num_seqs, vocab_size=30, has_state=True)
-    sequences = [make_sequence(i, [i + 1] * p, out, priority) for i, (p, out, priority) in enumerate(requests)]
+    sequences = [make_sequence(i, [i % 2 + 1] * p, out, priority) for i, (p, out, priority) in enumerate(requests)]
     arriving = deque(sequences)
     in_flight: deque = deque()
     for number in range(100_000):
