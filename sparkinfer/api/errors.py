@@ -55,8 +55,9 @@ def context_length_error(max_model_len: int, num_prompt_tokens: int, param: str)
     """The 400 for a prompt that leaves no room for an answer; agents look for this very sentence and code."""
     return RequestError(
         400,
-        f"This model's maximum context length is {max_model_len} tokens. However, your prompt has "
-        f"{num_prompt_tokens} tokens. Please reduce the length of the prompt.",
+        f"This model's maximum context length is {max_model_len} tokens. However, you requested "
+        f"{num_prompt_tokens + 1} tokens ({num_prompt_tokens} in the prompt, at least 1 in the completion). "
+        "Please reduce the length of the prompt.",
         param=param,
         code="context_length_exceeded",
     )
