@@ -277,7 +277,6 @@ def plot(rows: list[Row], path: str) -> None:
         axis.grid(alpha=0.3)
     axes[0].set_xscale("log")
     axes[0].set_ylabel("share of requests")
-    axes[1].set_xscale("log")
     axes[1].set_ylabel("share of tokens")
     axes[2].set_yscale("log")
     axes[2].set_ylabel("mean time to first token, s")
@@ -288,7 +287,7 @@ def plot(rows: list[Row], path: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--requests", type=int, default=100_000)
-    parser.add_argument("--rate", type=float, default=20.0, help="requests per second")
+    parser.add_argument("--rate", type=float, default=15.0, help="requests per second")
     parser.add_argument("--only", nargs="*", default=list(VARIANTS), choices=list(VARIANTS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=2)
