@@ -24,6 +24,7 @@ _ENGINE_GAUGES = {
     "engine_step_tokens": GpuGauge.STEP_TOKENS,
     "engine_steps_total": GpuGauge.STEPS,
     "engine_tokens_generated_total": GpuGauge.TOKENS_GENERATED,
+    "engine_prompt_tokens_total": GpuGauge.PROMPT_TOKENS,
     "engine_requests_total": GpuGauge.REQUESTS,
     "engine_aborts_total": GpuGauge.ABORTS,
     "preemptions_total": GpuGauge.PREEMPTIONS,

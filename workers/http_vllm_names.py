@@ -12,6 +12,8 @@ _SAMPLES = {
     "sparkinfer_waiting_requests": (("vllm:num_requests_waiting", "gauge"),),
     "sparkinfer_kv_cache_usage_ratio": (("vllm:kv_cache_usage_perc", "gauge"), ("vllm:gpu_cache_usage_perc", "gauge")),
     "sparkinfer_preemptions_total": (("vllm:num_preemptions_total", "counter"),),
+    "sparkinfer_engine_prompt_tokens_total": (("vllm:prefix_cache_queries_total", "counter"),),
+    "sparkinfer_prefix_cache_tokens_reused_total": (("vllm:prefix_cache_hits_total", "counter"),),
     'sparkinfer_tokens_total{kind="prompt"}': (("vllm:prompt_tokens_total", "counter"),),
     'sparkinfer_tokens_total{kind="completion"}': (("vllm:generation_tokens_total", "counter"),),
     'sparkinfer_choices_total{finish_reason="stop"}': ((_SUCCESS.format("stop"), "counter"),),
