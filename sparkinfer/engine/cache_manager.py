@@ -14,6 +14,7 @@ from sparkinfer.engine.checkpoint_plan import plan_checkpoints
 from sparkinfer.engine.disk_tier import DiskTier
 from sparkinfer.engine.prefix_cache import PrefixCache, token_key
 from sparkinfer.engine.prefix_node import PrefixNode
+from sparkinfer.engine.reliance import Reliance
 from sparkinfer.engine.scheduler_output import SchedulerOutput, StateCopy
 from sparkinfer.engine.sequence import BlockId, Sequence
 from sparkinfer.engine.shared_prefill import SharedPrefill
@@ -51,6 +52,7 @@ class CacheManager:
         self._has_state = prefix_cache is not None and prefix_cache.snapshots is not None
         self._leases: dict[Sequence, Lease] = {}
         self._shared_prefill = SharedPrefill(block_manager.block_size, self._has_state)
+        self._reliance = Reliance()
         self._num_rolling = 0
         self.disk: DiskTier | None = None
         self._state_copies: list[StateCopy] = []
@@ -163,6 +165,7 @@ class CacheManager:
 
     def complete(self, output: SchedulerOutput) -> None:
         """The step has run."""
+        self._reliance.complete(output.epoch)
         if self.disk is not None:
             self.disk.completed_epoch = output.epoch
 
@@ -180,14 +183,11 @@ class CacheManager:
 
     def victims_of(self, output: SchedulerOutput) -> list[Sequence]:
         """Running sequences that rely on what others computed in a step that failed, or in one behind it."""
-        victims = []
+        victims = self._reliance.on(output.epoch)
         for sequence, lease in self._leases.items():
-            table, num_matched = sequence.block_table, lease.num_matched_blocks
-            for node in lease.node.path():
-                is_own = node.depth > num_matched and table[node.depth - 1] == node.block
-                if node.epoch >= output.epoch and not is_own:
-                    victims.append(sequence)
-                    break
+            table = sequence.block_table
+            if any(node.epoch >= output.epoch and table[node.depth - 1] != node.block for node in lease.node.path()):
+                victims.append(sequence)
         return victims
 
     def forget(self, output: SchedulerOutput) -> None:
@@ -212,6 +212,7 @@ class CacheManager:
         node = lease.node
         num_cached_tokens = node.depth * self.block_size
         sequence.num_computed_tokens = num_cached_tokens
+        self._reliance.note(sequence, node)
         if sequence.num_preemptions == 0 and sequence.choice == 0:
             sequence.num_cached_tokens = num_cached_tokens
         if node.snapshot is not None:
