@@ -8,10 +8,16 @@ than that cost nothing. Connections over a unix socket are not measured.
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import logging
 import os
 import socket
 import stat
 import struct
+import sys
+import termios
+
+log = logging.getLogger("http")
 
 CHECK_BYTES = 128 << 10
 _BYTES_ACKED = struct.Struct("=Q")  # tcpi_bytes_acked, at byte 120 of struct tcp_info since Linux 4.1
@@ -95,18 +101,23 @@ class UnreadMeter:
         if self._socket is None:
             self._socket = self._connections.find(self._client)
             if self._socket is None:
+                self._unchecked = -(1 << 62)  # gone, or nothing that can be measured: never look again
                 return
         acknowledged = _bytes_acknowledged(self._socket)
         if not is_first:
             self._unread = max(0, self._unread - (acknowledged - self._acknowledged))
         self._acknowledged = acknowledged
         if self._unread > self._max_unread_bytes:
-            self._cut_off()
+            if _send_queue_bytes(self._socket):
+                self._cut_off()
+            else:
+                self._unread = 0  # it took all it was sent: it is we who are late
 
     def _cut_off(self) -> None:
         """End the connection. The server sees it closed, which cancels the request as any disconnect does."""
         assert self._socket is not None
         self.is_cut_off = True
+        log.warning("%s has not read %d bytes of its stream: cut off", self._client, self._unread)
         with contextlib.suppress(OSError):  # it may be gone already
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DROP_AFTER_MS)
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -115,6 +126,11 @@ class UnreadMeter:
 def _bytes_acknowledged(connection: socket.socket) -> int:
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
     return int(_BYTES_ACKED.unpack_from(info, _BYTES_ACKED_AT)[0]) if len(info) == _INFO_BYTES else 0
+
+
+def _send_queue_bytes(connection: socket.socket) -> int:
+    """What the kernel holds for a peer that has not acknowledged it."""
+    return int.from_bytes(fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
 
 
 def _socket(descriptor: int) -> socket.socket:
