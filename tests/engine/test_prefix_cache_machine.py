@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
+from concurrent.futures import Future
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from hypothesis.stateful import initialize, precondition, rule
 from sparkinfer.config import PrefixCacheConfig, SchedulerConfig
 from sparkinfer.engine.block_manager import BlockManager
 from sparkinfer.engine.cache_manager import CacheManager
+from sparkinfer.engine.disk_tier import DiskTier
 from sparkinfer.engine.prefix_cache import PrefixCache
 from sparkinfer.engine.scheduler import Scheduler
 from sparkinfer.engine.scheduler_output import SchedulerOutput
@@ -21,6 +24,53 @@ from tests.engine.scheduling import PagedDevice, make_sequence
 from tests.engine.test_scheduler import SchedulerMachine
 
 GARBAGE = -7  # a token that no prompt has
+
+
+class Files:
+    """Stands for PrefixDisk: reads are answered when the test says so, and perhaps only in part."""
+
+    def __init__(self) -> None:
+        self.contents: dict[str, bytes] = {}
+        self.asked: deque[tuple[list[str], Future[list[bytes]]]] = deque()
+
+    def has(self, name: str) -> bool:
+        return name in self.contents
+
+    def write(self, name: str, payload: bytes) -> None:
+        self.contents.setdefault(name, payload)
+
+    def read(self, names: list[str]) -> Future[list[bytes]]:
+        future: Future[list[bytes]] = Future()
+        self.asked.append((names, future))
+        return future
+
+    def answer(self, num_damaged: int = 0) -> None:
+        names, future = self.asked.popleft()
+        future.set_result([self.contents[name] for name in names[: len(names) - num_damaged]])
+
+
+class FiledDevice(PagedDevice):
+    """A PagedDevice whose blocks and snapshots go to files and come back."""
+
+    def swap_out(self, output: SchedulerOutput) -> None:
+        size = self.block_size
+        for block, snapshot, keep in output.disk_saves:
+            if block is not None:
+                keep(json.dumps(self.pool[block * size : (block + 1) * size]).encode())
+            if snapshot is not None:
+                keep(json.dumps(self.snapshots[snapshot]).encode())
+        super().swap_out(output)
+        for block, payload in output.block_loads:
+            self.pool[block * size : (block + 1) * size] = json.loads(payload)
+
+    def copy_states(self, output: SchedulerOutput) -> None:
+        for slot, snapshot, restores, payload in output.state_copies:
+            if payload is not None:
+                self.snapshots[snapshot] = json.loads(payload)
+            elif restores:
+                self.states[slot] = self.snapshots[snapshot]
+            else:
+                self.snapshots[snapshot] = self.states[slot]
 
 
 class CachedMachine(SchedulerMachine):
@@ -38,9 +88,11 @@ class CachedMachine(SchedulerMachine):
         admission=st.sampled_from(["on_demand", "reserve"]),
         swap_bytes=st.sampled_from([0, 8]),
         checkpoint_tokens=st.integers(0, 5),
+        has_files=st.booleans(),
     )
     def start(
-        self, num_blocks, block_size, num_snapshots, max_num_seqs, vocab_size, swap_bytes, checkpoint_tokens, **limits
+        self, num_blocks, block_size, num_snapshots, max_num_seqs, vocab_size, swap_bytes, checkpoint_tokens,
+        has_files, **limits,
     ):
         self.config = SchedulerConfig(max_num_seqs=max_num_seqs, admission_wait_s=1000.0, **limits)
         self.now = 0.0
@@ -51,13 +103,17 @@ class CachedMachine(SchedulerMachine):
         cache = PrefixCache(prefix_config, blocks, SnapshotPool(num_snapshots) if has_state else None)
         self.swap_space = SwapSpace(swap_bytes, 1, int(has_state), min_tokens=2)
         manager = CacheManager(blocks, cache, swap_space=self.swap_space)
+        self.files = Files()
+        if has_files:
+            manager.disk = DiskTier(cache, self.files)
         self.scheduler = Scheduler(self.config, manager, max_model_len=30)
-        self.device = PagedDevice(num_blocks, block_size, max_num_seqs, vocab_size, has_state)
+        self.device = FiledDevice(num_blocks, block_size, max_num_seqs, vocab_size, has_state)
         self.vocab_size = vocab_size
         self.in_flight = deque()
         self.sequences, self.emitted, self.ended = [], {}, {}
         self.aborted, self.failed, self.announced = set(), set(), set()
         self.num_requests = 0
+        self.num_launches = 0
 
     @rule(
         prompt=st.lists(st.integers(1, 2), max_size=20),
@@ -85,6 +141,18 @@ class CachedMachine(SchedulerMachine):
             output, _ = self.in_flight[-1]
             self.spoil(output)
             self.in_flight[-1] = (output, None)
+
+    def launch(self) -> bool:
+        """Files that were asked for two launches ago are there by now."""
+        while len(self.files.asked) > 2 or (self.files.asked and self.num_launches % 3 == 0):
+            self.files.answer()
+        self.num_launches += 1
+        return super().launch()
+
+    @precondition(lambda self: hasattr(self, "files") and self.files.asked)
+    @rule(num_damaged=st.integers(0, 2))
+    def answer(self, num_damaged):
+        self.files.answer(num_damaged)
 
     def spoil(self, output: SchedulerOutput) -> None:
         device, size = self.device, self.device.block_size
