@@ -9,6 +9,8 @@ real supervisor with it. Needs a GPU that the kernels cover, and memory for the 
 from __future__ import annotations
 
 import argparse
+import selectors
+import socket
 import subprocess
 import sys
 import time
@@ -17,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from ops.bench.pipeline import drain_streams
+from ops.bench.pipeline import request_bytes
 from ops.bench.synthetic_gguf import SHAPES, write
 from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.checkpoint.hparams import HParams
@@ -54,6 +56,50 @@ class CountingSink:
             self.last_at = time.monotonic()
             self.first_at = self.first_at or self.last_at
             self.num_tokens += len(events.token_ids)
+
+
+def drain_streams(port: int, streams: int, tokens: int) -> tuple[float, int]:
+    """Stream answers; returns (seconds from the first token's event to the last byte, SSE events)."""
+    selector = selectors.DefaultSelector()
+    events: dict[socket.socket, int] = {}
+    first_at = last_at = 0.0
+    for number in range(streams):
+        connection = socket.create_connection(("127.0.0.1", port))
+        connection.sendall(request_bytes(number, tokens, port))
+        selector.register(connection, selectors.EVENT_READ)
+        events[connection] = 0
+    while selector.get_map():
+        for key, _ in selector.select(timeout=60) or sys.exit("no data for 60 s"):
+            data = key.fileobj.recv(1 << 16)
+            last_at = time.monotonic()
+            events[key.fileobj] += data.count(b"data: ")
+            if not first_at and any(events.values()):
+                first_at = last_at
+            if not data or b"[DONE]" in data:
+                selector.unregister(key.fileobj)
+                key.fileobj.close()
+    return last_at - first_at, sum(events.values())
+
+
+def print_prefill(runner: CudaModelRunner, num_tokens: int) -> None:
+    """Time of one chunk, and the kernels that take most of it."""
+    with runner._on_device(runner._stream):
+        batch = runner._inputs.dummy_batch(0, num_tokens)
+        runner._prefill.run(batch)
+        torch.cuda.synchronize()
+        started = time.monotonic()
+        runner._prefill.run(batch)
+        enqueued = time.monotonic()
+        torch.cuda.synchronize()
+        print(f"a chunk of {num_tokens} tokens: {(time.monotonic() - started) * 1e3:.1f} ms, enqueued after "
+              f"{(enqueued - started) * 1e3:.1f} ms", flush=True)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            runner._prefill.run(batch)
+            torch.cuda.synchronize()
+    rows = sorted(profile.key_averages(), key=lambda row: -row.self_device_time_total)
+    for row in rows[:12]:
+        print(f"    {row.key[:90]:90} {row.count:5} x {row.self_device_time_total / row.count:8.1f} us "
+              f"= {row.self_device_time_total / 1e3:7.2f} ms", flush=True)
 
 
 def load(path: Path, max_num_seqs: int) -> CudaModelRunner:
@@ -115,7 +161,8 @@ def run_in_process(path: Path, streams: list[int], tokens: int) -> None:
     for count in streams:
         run_engine(runner, count, tokens, PROMPT_TOKENS)
     run_engine(runner, 1, 64, 4096)
-    run_engine(runner, 1, tokens, PROMPT_TOKENS)
+    for num_tokens in (PROMPT_TOKENS, 2048):
+        print_prefill(runner, num_tokens)
     runner.close()
 
 
@@ -129,9 +176,10 @@ def run_service(path: Path, streams: list[int], tokens: int) -> None:
         print("".join(line for line in server.lines if "kernels" in line), flush=True)
         drain_streams(server.port, 1, 32)
         for count in streams:
-            first_at, last_at, events = drain_streams(server.port, count, tokens)
-            rate = count * (tokens - 1) / (last_at - first_at)
-            print(f"over HTTP, {count} streams: {rate:.1f} tok/s, {events} events", flush=True)
+            for _ in range(2):
+                seconds, events = drain_streams(server.port, count, tokens)
+                rate = count * (tokens - 1) / seconds
+                print(f"over HTTP, {count} streams: {rate:.1f} tok/s, {events} events", flush=True)
 
 
 def main() -> None:

@@ -119,8 +119,10 @@ class RunnerDriver:
         )
 
 
-def disagreement(path: Path, tokens: list[int], logprobs: dict[int, torch.Tensor]) -> tuple[float, int]:
-    """(mean KL divergence from the float32 model, rows whose best token differs though the margin exceeds 0.05).
+def disagreement(
+    path: Path, tokens: list[int], logprobs: dict[int, torch.Tensor], margin: float = 0.05
+) -> tuple[float, int]:
+    """(mean KL divergence from the float32 model, rows whose best token differs though it wins by more than `margin`).
 
     tokens:   a whole sequence; logprobs: position -> what the runner said of the next token
     """
@@ -130,5 +132,5 @@ def disagreement(path: Path, tokens: list[int], logprobs: dict[int, torch.Tensor
         expected = reference[position]
         divergences.append(float((expected.exp() * (expected - row)).sum()))
         best, second = expected.topk(2).values.tolist()
-        wrong += best - second > 0.05 and int(row.argmax()) != int(expected.argmax())
+        wrong += best - second > margin and int(row.argmax()) != int(expected.argmax())
     return sum(divergences) / len(divergences), wrong

@@ -14,13 +14,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels.quant_format import QuantFormat, QuantWeight
-from kernels.reference.gated_delta_rule import chunked_gated_delta_rule, l2_normalize, recurrent_gated_delta_rule
+from kernels.reference.gated_delta_rule import l2_normalize
 from kernels.reference.moe import route
 from kernels.reference.paged_attention import gather_rows
 from kernels.reference.rms_norm import rms_norm
 from kernels.reference.rope_store_kv import rope_store_kv
 from kernels.reference.store_kv import store_kv
-from sparkinfer.model.cuda.dequantize import Dequantizer
+from sparkinfer.model.cuda import dequantize
+from sparkinfer.model.cuda.chunked_delta_rule import chunked_delta_rule
 from sparkinfer.model.cuda.output_head import OutputHead
 from sparkinfer.model.cuda.pools import DecodePools
 from sparkinfer.model.cuda.weights import AttentionLayer, DecodeWeights, DeltaNetLayer, DenseFFN, ExpertFFN
@@ -66,9 +67,7 @@ class Prefill:
         self._device = device
         is_cpu = device.type == "cpu"
         self._dtype = torch.float32 if is_cpu else torch.float16
-        self._dequantizer = Dequantizer(device, self._dtype)
         self._grouped_dtype = torch.float32 if is_cpu else torch.bfloat16  # the grouped product's one type
-        self._grouped_dequantizer = Dequantizer(device, self._grouped_dtype)
 
     def run(self, batch: PrefillBatch) -> Tensor:
         """Store keys, values and states of the batch's tokens.
@@ -79,7 +78,7 @@ class Prefill:
         for chunk in batch.chunks:
             if chunk.start == 0:
                 self._pools.reset(chunk.slot)
-        x = self._dequantizer.rows(weights.embedding, batch.input_ids)
+        x = dequantize.rows(weights.embedding, batch.input_ids)
         for index, layer in enumerate(weights.layers):
             hidden = rms_norm(x, layer.attn_norm, weights.eps)
             if isinstance(layer.mixer, AttentionLayer):
@@ -97,7 +96,7 @@ class Prefill:
         """[num_tokens, num_cols] -> [num_tokens, num_rows] f32."""
         if weight.format == QuantFormat.F32:
             return x @ weight.quants.T
-        matrix = self._dequantizer.matrix(weight)
+        matrix = dequantize.matrix(weight, self._dtype)
         if matrix.dtype == torch.float32:
             return x @ matrix.T
         return torch.mm(x.clamp(-F16_MAX, F16_MAX).half(), matrix.T, out_dtype=torch.float32)
@@ -162,11 +161,8 @@ class Prefill:
             q, k, v = torch.split(parts, [small.num_k_heads, small.num_k_heads, heads], dim=1)
             repeats = (1, heads // small.num_k_heads, 1)
             q, k = l2_normalize(q).repeat(repeats) * head_dim**-0.5, l2_normalize(k).repeat(repeats)
-            rule = recurrent_gated_delta_rule if chunk.num_tokens == 1 else chunked_gated_delta_rule
-            q, k, v, decay, strength = (x[None] for x in (q, k, v, g[chunk.rows], beta[chunk.rows]))
-            result, new_state = rule(q, k, v, decay, strength, state[chunk.slot : chunk.slot + 1])
-            out[chunk.rows] = result[0]
-            state[chunk.slot] = new_state[0]
+            result = chunked_delta_rule(q, k, v, g[chunk.rows], beta[chunk.rows], state[chunk.slot])
+            out[chunk.rows], state[chunk.slot] = result
         out = rms_norm(out, small.norm, eps).flatten(1) * F.silu(z)
         return self._matmul(out, layer.output)
 
@@ -209,6 +205,6 @@ class Prefill:
 
     def _grouped(self, rows: Tensor, weight: QuantWeight, ends: Tensor) -> Tensor:
         """Rows sorted by expert, times that expert's matrix; ends: [num_experts] int32, where its rows end."""
-        matrices = self._grouped_dequantizer.matrix(weight).view(ends.shape[0], -1, weight.num_cols)
+        matrices = dequantize.matrix(weight, self._grouped_dtype).view(ends.shape[0], -1, weight.num_cols)
         product: Tensor = F.grouped_mm(rows, matrices.transpose(1, 2), offs=ends)
         return product
