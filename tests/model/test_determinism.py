@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -9,13 +10,17 @@ from pathlib import Path
 import pytest
 import torch
 
+from sparkinfer.api.models import model_info_from_json
+from sparkinfer.api.sampling import read_sampling
 from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.checkpoint.hparams import HParams
+from sparkinfer.config import ModelConfig, load_config
 from sparkinfer.errors import ConfigError
 from sparkinfer.model.determinism import make_deterministic
 from sparkinfer.model.registry import Model, load_model
 from tests.model.driver import CPU, Driver, run_chunks
 from tests.model.tiny import ARCHITECTURES, GOLDEN
+from workers.service_info import service_info
 
 
 @pytest.fixture(scope="module")
@@ -94,3 +99,25 @@ def test_a_library_that_cannot_do_it_is_named(
     gguf = GGUFFile.open(GOLDEN / "qwen3.gguf")
     with pytest.raises(ConfigError, match=r"deterministic = true: not possible with \d+ threads here.*threads = 1"):
         load_model(gguf, HParams.from_gguf(gguf), CPU, lambda *_: None, True)
+
+
+@pytest.mark.parametrize(
+    ("environment", "is_deterministic", "defaults"),
+    [
+        ({}, False, "generation_config"),
+        ({"SPARKINFER_DETERMINISTIC": "1"}, True, "generation_config"),
+        ({"SPARKINFER_SAMPLING_DEFAULTS": "greedy"}, False, "greedy"),
+    ],
+)
+def test_configuration(environment: dict[str, str], is_deterministic: bool, defaults: str) -> None:
+    config = load_config(None, environment=environment)
+    assert (config.engine.deterministic, config.model.sampling_defaults) == (is_deterministic, defaults)
+
+
+@pytest.mark.parametrize(("is_greedy", "temperature"), [(True, 0.0), (False, 1.0)])
+def test_requests_that_say_nothing(is_greedy: bool, temperature: float) -> None:
+    gguf = GGUFFile.open(GOLDEN / "qwen3.gguf")
+    facts = service_info(ModelConfig(), gguf, HParams.from_gguf(gguf), 128, is_greedy)
+    info = model_info_from_json(json.dumps(facts))
+    assert read_sampling({}, info, None).temperature == temperature
+    assert read_sampling({"temperature": 0.5}, info, None).temperature == 0.5
