@@ -15,7 +15,8 @@ from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.checkpoint.hparams import HParams
 from sparkinfer.engine.cuda_model_runner import CudaModelRunner
 from sparkinfer.engine.kv_cache import KVCache, bytes_per_block, choose_kv_dtype
-from sparkinfer.engine.memory_plan import MemoryPlan
+from sparkinfer.engine.memory_plan import GIB, MemoryPlan
+from sparkinfer.errors import ConfigError
 from sparkinfer.model.cuda.coverage import why_not_covered
 from sparkinfer.model.cuda.loader import load_decode_weights
 from sparkinfer.model.cuda.pools import CudaPools, RingStatePool
@@ -49,6 +50,12 @@ def boot(
         status.beat()
 
     status.phase = BootPhase.LOADING_WEIGHTS
+    needed, free = sum(info.num_bytes for info in gguf.tensors.values()), torch.cuda.mem_get_info(device)[0]
+    if needed > free:
+        raise ConfigError(
+            f"[engine] device = {config.engine.device!r}: the weights take {needed / GIB:.1f} GiB, "
+            f"{free / GIB:.1f} GiB of its memory are free"
+        )
     weights = load_decode_weights(gguf, hparams, device, progress)
     torch.cuda.empty_cache()
     status.set_progress(0, 0)

@@ -50,7 +50,7 @@ def prompt(start: int, count: int) -> list[int]:
 
 
 def check(driver: RunnerDriver, path: Path, keys: list[object]) -> None:
-    """A near-tied router may send a token to other experts than the reference does, whatever the noise is bounded by."""
+    """A near-tied router may send a token to other experts than the reference does, however small the noise is."""
     found = [disagreement(path, driver.tokens[key], driver.logprobs[key], MARGIN) for key in keys]
     counts = [len(driver.logprobs[key]) for key in keys]
     mean_kl = sum(kl * count for (kl, _), count in zip(found, counts)) / sum(counts)
