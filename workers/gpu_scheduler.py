@@ -5,7 +5,6 @@ Owns weights, KV and state pools; never text, JSON, templates or sockets to clie
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import select
@@ -14,98 +13,31 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import torch
 
 from ipc.codec import GPU_INBOX
-from ipc.messages import Abort, Generate, PeerDown, PeerUp, SequenceEvent, SequenceFinished, SequenceQueued
+from ipc.messages import Abort, Generate, PeerDown, PeerUp
 from ipc.status_board import BootPhase, GpuGauge
-from ipc.token_frame import TokenFrameWriter, pack_events
 from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.checkpoint.hparams import HParams
 from sparkinfer.config import Config
 from sparkinfer.engine.cache_manager import CacheManager
 from sparkinfer.engine.cache_plan import make_cache
 from sparkinfer.engine.engine import Engine
-from sparkinfer.engine.fake_model_runner import ScriptedModelRunner, StepCost
-from sparkinfer.engine.kv_cache import KVCache, bytes_per_block, choose_kv_dtype
-from sparkinfer.engine.memory_plan import MemoryPlan, check_weights_fit, free_host_memory, plan_memory
-from sparkinfer.engine.model_runner import ModelRunner
+from sparkinfer.engine.memory_plan import MemoryPlan, free_host_memory
 from sparkinfer.engine.scheduler import Scheduler
-from sparkinfer.engine.scheduler_output import Logprobs
 from sparkinfer.engine.sequence import PrefixHints
-from sparkinfer.engine.state_pool import StatePool, bytes_per_slot
-from sparkinfer.engine.step_events import StepEvents
-from sparkinfer.engine.torch_model_runner import TorchModelRunner
-from sparkinfer.errors import ConfigError
-from sparkinfer.model.registry import load_model
-from sparkinfer.request import FinishReason
+from sparkinfer.engine.state_pool import bytes_per_slot
 from workers import process
 from workers.gpu_cache import attach_disk, pinned_tokens, warm_up
 from workers.gpu_gauges import GpuGauges
+from workers.gpu_runners import scripted_runner, torch_runner
+from workers.gpu_sink import RingSink
 from workers.process import WorkerContext
 from workers.service_info import service_info
 
 log = logging.getLogger("gpu_scheduler")
 
 IDLE_POLL_S = 0.25
-
-
-class RingSink:
-    """Publishes the engine's news: per step one token frame and one event frame at most to each text worker."""
-
-    def __init__(self, context: WorkerContext) -> None:
-        self._writers = {int(name.partition("-")[2]): writer for name, writer in context.writers.items()}
-        self._frames = {index: TokenFrameWriter() for index in self._writers}
-        self._overflowed: list[int] = []
-
-    def publish(self, events: StepEvents) -> None:
-        """Queued first, then tokens, then finished: the order in which a text worker needs them."""
-        for index, writer in self._writers.items():
-            queued: list[SequenceEvent] = [SequenceQueued(s.request_id) for s in events.queued if s.reply_to == index]
-            if queued:
-                writer.push(pack_events(queued))
-        self._push_tokens(events)
-        for index, writer in self._writers.items():
-            finished: list[SequenceEvent] = [
-                SequenceFinished(
-                    s.request_id, s.choice, s.finish_reason or FinishReason.ERROR, s.num_cached_tokens,
-                    s.ttft_ms, s.generation_ms, s.status_code, s.code, s.message, s.queue_ms,
-                    s.cache_report,
-                )
-                for s in events.finished
-                if s.reply_to == index
-            ]
-            if finished:
-                writer.push(pack_events(finished))
-            writer.ring()
-
-    def _push_tokens(self, events: StepEvents) -> None:
-        logprobs: list[Logprobs | None] = events.logprobs or [None] * len(events.sequences)
-        for sequence, token_id, entry in zip(events.sequences, events.token_ids, logprobs):
-            frame = self._frames.get(sequence.reply_to)
-            if frame is None:
-                continue
-            if entry is None:
-                frame.append(sequence.request_id, sequence.choice, token_id)
-            else:
-                top = list(zip(entry.top_token_ids, entry.top_logprobs))
-                frame.append(sequence.request_id, sequence.choice, token_id, entry.logprob, top)
-        for index, frame in self._frames.items():
-            if len(frame):
-                self._writers[index].push(frame.to_bytes())
-
-    def flush(self) -> None:
-        """Retry what did not fit a full ring."""
-        for writer in self._writers.values():
-            writer.ring()
-
-    def reset(self, index: int) -> None:
-        """The text worker died: forget what waits for it."""
-        self._writers[index].reset()
-
-    def unread(self) -> list[int]:
-        """Text workers that stopped reading and lost frames."""
-        return [index for index, writer in self._writers.items() if writer.overflowed]
 
 
 class GpuScheduler:
@@ -181,79 +113,6 @@ class GpuScheduler:
         self._sink.reset(index)
 
 
-def choose_device(name: str) -> torch.device:
-    """[engine] device as a torch device; "auto" takes a GPU where there is one. Raises ConfigError."""
-    if name == "auto":
-        return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ConfigError(f"[engine] device = {name!r}: allowed: auto, cpu, cuda, cuda:N") from None
-    if device.type not in ("cpu", "cuda"):
-        raise ConfigError(f"[engine] device = {name!r}: allowed: auto, cpu, cuda, cuda:N")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(f"[engine] device = {name!r}: this machine has {torch.cuda.device_count()} CUDA devices")
-    return device
-
-
-def _free_memory(device: torch.device) -> int:
-    return free_host_memory() if device.type == "cpu" else int(torch.cuda.mem_get_info(device)[0])
-
-
-def _plan(config: Config, hparams: HParams, block_bytes: int, free: int) -> MemoryPlan:
-    return plan_memory(
-        config.engine,
-        bytes_per_block=block_bytes,
-        max_num_seqs=config.scheduler.max_num_seqs,
-        max_model_len=config.model.max_model_len,
-        model_context=hparams.max_position,
-        free=free,
-    )
-
-
-def _scripted_runner(config: Config, hparams: HParams) -> tuple[ModelRunner, MemoryPlan]:
-    """Echoes the prompt over and over: output that a test or benchmark chooses, at any length."""
-    length = min(config.model.max_model_len or hparams.max_position, hparams.max_position)
-    blocks_per_sequence = -(-length // config.engine.block_size)
-    plan = MemoryPlan(blocks_per_sequence * config.scheduler.max_num_seqs, length)
-
-    def script(prompt_token_ids: list[int]) -> list[int]:
-        return prompt_token_ids * (1 + length // len(prompt_token_ids))
-
-    cost = StepCost(base_us=config.engine.scripted_step_us)
-    return ScriptedModelRunner(script, plan.num_blocks, config.engine.block_size, cost), plan
-
-
-def _torch_runner(context: WorkerContext, gguf: GGUFFile, hparams: HParams) -> tuple[ModelRunner, MemoryPlan]:
-    """Load the weights and allocate the pools, with progress on the status board; with kernels if they can."""
-    config, status = context.config, context.status
-    device = choose_device(config.engine.device)
-    torch.set_num_threads(config.engine.threads or len(os.sched_getaffinity(0)))
-    if device.type == "cuda":
-        from workers import cuda_runner  # brings Triton, which a CPU has no use for
-
-        if cuda_runner.is_covered(gguf, hparams, config.engine.deterministic):
-            return cuda_runner.boot(context, gguf, hparams, device, functools.partial(_plan, config, hparams))
-    dtype = choose_kv_dtype(config.engine.kv_dtype, hparams, device)
-    status.phase = BootPhase.LOADING_WEIGHTS
-
-    def progress(done: int, total: int) -> None:
-        status.set_progress(done, total)
-        status.beat()
-
-    check_weights_fit(gguf, hparams, _free_memory(device))
-    model = load_model(gguf, hparams, device, progress, config.engine.deterministic)
-    status.set_progress(0, 0)
-    status.phase = BootPhase.ALLOCATING
-    plan = _plan(config, hparams, bytes_per_block(hparams, config.engine.block_size, dtype), _free_memory(device))
-    kv_cache = KVCache(hparams, plan.num_blocks, config.engine.block_size, dtype, device)
-    state_pool = StatePool(hparams, config.scheduler.max_num_seqs, device)
-    log.info("KV cache: %d blocks of %d tokens on %s", plan.num_blocks, config.engine.block_size, device)
-    return TorchModelRunner(
-        model, kv_cache, state_pool, config.scheduler.max_num_seqs, plan.max_model_len, device
-    ), plan
-
-
 def _cache(config: Config, hparams: HParams, plan: MemoryPlan) -> CacheManager:
     return make_cache(
         config.prefix_cache,
@@ -272,9 +131,9 @@ def _body(context: WorkerContext) -> None:
     gguf = GGUFFile.open(context.spec.model_path)
     hparams = HParams.from_gguf(gguf)
     if config.engine.runner == "scripted":
-        runner, plan = _scripted_runner(config, hparams)
+        runner, plan = scripted_runner(config, hparams)
     else:
-        runner, plan = _torch_runner(context, gguf, hparams)
+        runner, plan = torch_runner(context, gguf, hparams)
     cache = _cache(config, hparams, plan)
     scheduler = Scheduler(config.scheduler, cache, plan.max_model_len)
     sink = RingSink(context)

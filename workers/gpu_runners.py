@@ -1,0 +1,101 @@
+"""Which ModelRunner the gpu scheduler drives: the model's, on a device of the machine, or a scripted one.
+
+Owns the choice and the plan of memory; never what is run.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+
+import torch
+
+from ipc.status_board import BootPhase
+from sparkinfer.checkpoint.gguf import GGUFFile
+from sparkinfer.checkpoint.hparams import HParams
+from sparkinfer.config import Config
+from sparkinfer.engine.fake_model_runner import ScriptedModelRunner, StepCost
+from sparkinfer.engine.kv_cache import KVCache, bytes_per_block, choose_kv_dtype
+from sparkinfer.engine.memory_plan import MemoryPlan, check_weights_fit, free_host_memory, plan_memory
+from sparkinfer.engine.model_runner import ModelRunner
+from sparkinfer.engine.state_pool import StatePool
+from sparkinfer.engine.torch_model_runner import TorchModelRunner
+from sparkinfer.errors import ConfigError
+from sparkinfer.model.registry import load_model
+from workers.process import WorkerContext
+
+log = logging.getLogger("gpu_scheduler")
+
+
+def choose_device(name: str) -> torch.device:
+    """[engine] device as a torch device; "auto" takes a GPU where there is one. Raises ConfigError."""
+    if name == "auto":
+        return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"[engine] device = {name!r}: allowed: auto, cpu, cuda, cuda:N") from None
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"[engine] device = {name!r}: allowed: auto, cpu, cuda, cuda:N")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"[engine] device = {name!r}: this machine has {torch.cuda.device_count()} CUDA devices")
+    return device
+
+
+def _free_memory(device: torch.device) -> int:
+    return free_host_memory() if device.type == "cpu" else int(torch.cuda.mem_get_info(device)[0])
+
+
+def _plan(config: Config, hparams: HParams, block_bytes: int, free: int) -> MemoryPlan:
+    return plan_memory(
+        config.engine,
+        bytes_per_block=block_bytes,
+        max_num_seqs=config.scheduler.max_num_seqs,
+        max_model_len=config.model.max_model_len,
+        model_context=hparams.max_position,
+        free=free,
+    )
+
+
+def scripted_runner(config: Config, hparams: HParams) -> tuple[ModelRunner, MemoryPlan]:
+    """Echoes the prompt over and over: output that a test or benchmark chooses, at any length."""
+    length = min(config.model.max_model_len or hparams.max_position, hparams.max_position)
+    blocks_per_sequence = -(-length // config.engine.block_size)
+    plan = MemoryPlan(blocks_per_sequence * config.scheduler.max_num_seqs, length)
+
+    def script(prompt_token_ids: list[int]) -> list[int]:
+        return prompt_token_ids * (1 + length // len(prompt_token_ids))
+
+    cost = StepCost(base_us=config.engine.scripted_step_us)
+    return ScriptedModelRunner(script, plan.num_blocks, config.engine.block_size, cost), plan
+
+
+def torch_runner(context: WorkerContext, gguf: GGUFFile, hparams: HParams) -> tuple[ModelRunner, MemoryPlan]:
+    """Load the weights and allocate the pools, with progress on the status board; with kernels if they can."""
+    config, status = context.config, context.status
+    device = choose_device(config.engine.device)
+    torch.set_num_threads(config.engine.threads or len(os.sched_getaffinity(0)))
+    if device.type == "cuda":
+        from workers import cuda_runner  # brings Triton, which a CPU has no use for
+
+        if cuda_runner.is_covered(gguf, hparams, config.engine.deterministic):
+            return cuda_runner.boot(context, gguf, hparams, device, functools.partial(_plan, config, hparams))
+    dtype = choose_kv_dtype(config.engine.kv_dtype, hparams, device)
+    status.phase = BootPhase.LOADING_WEIGHTS
+
+    def progress(done: int, total: int) -> None:
+        status.set_progress(done, total)
+        status.beat()
+
+    check_weights_fit(gguf, hparams, _free_memory(device))
+    model = load_model(gguf, hparams, device, progress, config.engine.deterministic)
+    status.set_progress(0, 0)
+    status.phase = BootPhase.ALLOCATING
+    plan = _plan(config, hparams, bytes_per_block(hparams, config.engine.block_size, dtype), _free_memory(device))
+    kv_cache = KVCache(hparams, plan.num_blocks, config.engine.block_size, dtype, device)
+    state_pool = StatePool(hparams, config.scheduler.max_num_seqs, device)
+    log.info("KV cache: %d blocks of %d tokens on %s", plan.num_blocks, config.engine.block_size, device)
+    return TorchModelRunner(
+        model, kv_cache, state_pool, config.scheduler.max_num_seqs, plan.max_model_len, device
+    ), plan
