@@ -51,9 +51,9 @@ class CudaInputBatch:
             device_changes = self.upload(changes)
             self.block_tables.view(-1).index_copy_(0, device_changes[0], device_changes[1].int())
 
-    def decode_rows(self, rows: Sequence[ScheduledSequence]) -> npt.NDArray[np.int64]:
-        """[3, num_rows] slot, position, context length with the new token."""
-        positions = [row.start for row in rows]
+    def decode_rows(self, rows: Sequence[ScheduledSequence], offset: int = 0) -> npt.NDArray[np.int64]:
+        """[3, num_rows] slot, position, context length with the new token, which is token start + offset."""
+        positions = [row.start + offset for row in rows]
         return np.array([[row.slot for row in rows], positions, [start + 1 for start in positions]], np.int64)
 
     def prefill_batch(self, rows: Sequence[ScheduledSequence]) -> PrefillBatch:

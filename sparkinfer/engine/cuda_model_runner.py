@@ -28,6 +28,9 @@ from sparkinfer.model.cuda.pools import CudaPools, DecodePools
 from sparkinfer.model.cuda.prefill import Prefill
 from sparkinfer.model.cuda.weights import DecodeWeights
 
+# Prompts of so many tokens in all take as many decode steps: fewer milliseconds than dequantising every matrix once.
+STEPWISE_TOKENS = 16
+
 
 class CudaModelRunner:
     """`launch` hands a step over; the thread enqueues it, in launch order. All device state is the thread's."""
@@ -44,10 +47,10 @@ class CudaModelRunner:
         last_token_ids = torch.zeros(max_num_seqs + 1, dtype=torch.int64, device=device)
         self._last_token_ids = last_token_ids
         self._sampling = CudaSampling(weights.output.num_rows, max_num_seqs, device)
-        decode_pools = DecodePools.of(pools)
-        self._prefill = Prefill(weights, decode_pools, device)
+        self._pools = DecodePools.of(pools)
+        self._prefill = Prefill(weights, self._pools, device)
         with self._on_device(self._stream):
-            self._graphs = DecodeGraphs(weights, decode_pools, SlotTensors(last_token_ids, self._inputs.block_tables))
+            self._graphs = DecodeGraphs(weights, self._pools, SlotTensors(last_token_ids, self._inputs.block_tables))
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="cuda_runner")
 
     def capture(self, progress: Callable[[int, int], None]) -> None:
@@ -119,6 +122,8 @@ class CudaModelRunner:
             return self._download(self._decode(decodes))
         places = {id(row): place for place, row in enumerate(row for row in output.scheduled if row.samples)}
         logits = torch.empty(len(places), self._prefill.head.vocab_size, device=self._device)
+        if sum(row.num_tokens for row in prompts) <= STEPWISE_TOKENS:
+            decodes, prompts = [*decodes, *prompts], []
         self._decode_logits(decodes, places, logits)
         self._prefill_logits(prompts, places, logits)
         if sampling is None:
@@ -130,13 +135,29 @@ class CudaModelRunner:
         return torch.cat([results.clone() for results, _ in self._graphs.run(self._inputs.decode_rows(rows))], dim=1)
 
     def _decode_logits(self, rows: Sequence[ScheduledSequence], places: dict[int, int], logits: Tensor) -> None:
-        if not rows:
-            return
-        targets = self._inputs.upload(np.array([places[id(row)] for row in rows], np.int64))
-        done = 0
-        for _, found in self._graphs.run(self._inputs.decode_rows(rows)):
-            logits.index_copy_(0, targets[done : done + len(found)], found)
-            done += len(found)
+        """Rows token by token: those of decoding sequences, and of prompts as short as they."""
+        for row in rows:
+            if row.start == 0:
+                self._pools.reset(row.slot)
+        for offset in range(max((row.num_tokens for row in rows), default=0)):
+            active = [row for row in rows if offset < row.num_tokens]
+            self._feed(active, offset)
+            done = 0
+            for _, found in self._graphs.run(self._inputs.decode_rows(active, offset)):
+                group = active[done : done + len(found)]
+                done += len(found)
+                last = [n for n, row in enumerate(group) if offset == row.num_tokens - 1 and id(row) in places]
+                if last:
+                    pairs = [(n, places[id(group[n])]) for n in last]
+                    sources, targets = self._inputs.upload(np.array(pairs, np.int64).T.copy())
+                    logits.index_copy_(0, targets, found.index_select(0, sources))
+
+    def _feed(self, rows: Sequence[ScheduledSequence], offset: int) -> None:
+        """Put the known tokens start + offset where the graphs look for the one sampled last."""
+        known = [(row.slot, row.token_ids[offset]) for row in rows if row.token_ids is not None]
+        if known:
+            slots, token_ids = self._inputs.upload(np.array(known, np.int64).T.copy())
+            self._last_token_ids.index_copy_(0, slots, token_ids)
 
     def _prefill_logits(self, rows: Sequence[ScheduledSequence], places: dict[int, int], logits: Tensor) -> None:
         if not rows:
@@ -144,7 +165,7 @@ class CudaModelRunner:
         residual = self._prefill.run(self._inputs.prefill_batch(rows))
         sampled = [(number, places[id(row)]) for number, row in enumerate(rows) if id(row) in places]
         if sampled:
-            sources, targets = self._inputs.upload(np.array(sampled, np.int64).T)
+            sources, targets = self._inputs.upload(np.array(sampled, np.int64).T.copy())
             logits.index_copy_(0, targets, self._prefill.head.logits(residual.index_select(0, sources)))
 
     def _sample(self, output: SchedulerOutput, sampling: SamplingBatch, logits: Tensor) -> EnqueuedStep:

@@ -59,7 +59,11 @@ def check(driver: RunnerDriver, path: Path, keys: list[object]) -> None:
     assert num_wrong <= (0.02 * sum(counts) if "moe" in path.stem else 0), found
 
 
-def test_chunks_and_decode_steps_mix(path: Path, runner: CudaModelRunner) -> None:
+@pytest.mark.parametrize("stepwise_tokens", [0, 16])
+def test_chunks_and_decode_steps_mix(
+    stepwise_tokens: int, path: Path, runner: CudaModelRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparkinfer.engine.cuda_model_runner.STEPWISE_TOKENS", stepwise_tokens)
     driver = RunnerDriver(runner, NUM_SEQS)
     driver.add("long", prompt(0, 430), WATCHED)
     driver.add("short", prompt(60, 2), WATCHED)
