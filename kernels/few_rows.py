@@ -1,5 +1,5 @@
-"""The quantised projections of `quant_gemv`, `quant_gemv_residual` and `quant_swiglu` for two to eight rows, on the integer
-tensor cores: cost hardly grows from two rows to eight. Those modules' functions call these; the contracts are theirs.
+"""The quantised projections of `quant_gemv`, `quant_gemv_residual` and `quant_swiglu` for five to eight rows, on the integer
+tensor cores: their cost does not grow with the rows. Those modules' functions call these; the contracts are theirs.
 
 A program makes 16 rows of the matrix for every token; its warps share the columns.
 Bytes moved: every plane once. Accumulation: int32 within 16 columns, f32 above, in an order that does not depend on the
@@ -22,12 +22,12 @@ from kernels.quant_dot import dot_rows, first_tiles, rms_factor
 from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
 from kernels.quant_mma import first_groups, mma_rows, warp_rows
 
-MAX_ROWS = 8
+MIN_ROWS, MAX_ROWS = 5, 8  # up to four rows the vector kernels were faster on an H200 (docs/performance.md)
 
 
 def fits(x: QuantActivation, weights: Sequence[QuantWeight]) -> bool:
-    """Whether these kernels can take the product: two to eight rows, whole groups of columns."""
-    return 1 < x.num_tokens <= MAX_ROWS and all(
+    """Whether these kernels should take the product: five to eight rows, whole groups of columns."""
+    return MIN_ROWS <= x.num_tokens <= MAX_ROWS and any(w.format != QuantFormat.F32 for w in weights) and all(
         w.num_cols % (64 if w.format == QuantFormat.Q8_0 else 128) == 0 and (w.num_rows >= 16 or w.format == QuantFormat.F32)
         for w in weights
     )
@@ -165,19 +165,26 @@ def _warps(num_cols: int) -> int:
     return 8 if num_cols >= 4096 else 4
 
 
+def _depth(quant_format: QuantFormat, num_cols: int, num_warps: int) -> int:
+    """Groups a warp has on their way while it multiplies as many; four, unrolled, took 255 registers."""
+    columns = 64 if quant_format == QuantFormat.Q8_0 else 128
+    return 2 if num_cols > columns * num_warps else 1
+
+
 def _options(pdl: bool, num_warps: int) -> dict[str, object]:
     return {"PDL": pdl, "NATIVE": has_dp4a(), "num_warps": num_warps, **({"launch_pdl": True} if pdl else {})}
 
 
 def few_rows_gemv(
     x: QuantActivation, weights: Sequence[QuantWeight], eps: float | None, out: Tensor, pdl: bool,
-    num_warps: int | None = None, depth: int = 1,
+    num_warps: int | None = None, depth: int | None = None,
 ) -> None:
     """`quant_gemv` where `fits` says so."""
     num_warps = num_warps or _warps(x.num_cols)
     programs = [w.num_rows if w.format == QuantFormat.F32 else -(-w.num_rows // 16) for w in weights]
     if QuantFormat.F32 in [w.format for w in weights]:
         num_warps = min(num_warps, row_tile(QuantFormat.F32, x.num_cols, 1, 1, 1, 32 * num_warps).chunks // 32)
+    depth = depth or min(_depth(w.format, x.num_cols, num_warps) for w in weights if w.format != QuantFormat.F32)
     missing = 3 - len(weights)
     padded = [*weights, *[weights[0]] * missing]
     formats = [int(w.format) for w in weights] + [-1] * missing
@@ -192,10 +199,11 @@ def few_rows_gemv(
 
 def few_rows_residual(
     x: QuantActivation, weight: QuantWeight, residual: Tensor, norm_weight: Tensor, out: QuantActivation, group: int,
-    eps: float, pdl: bool, num_warps: int | None = None, depth: int = 1,
+    eps: float, pdl: bool, num_warps: int | None = None, depth: int | None = None,
 ) -> None:
     """`quant_gemv_residual` where `fits` says so; a group must be whole groups of chunks."""
     num_warps = num_warps or _warps(x.num_cols)
+    depth = depth or _depth(weight.format, x.num_cols, num_warps)
     _few_rows_residual_kernel[(weight.num_rows // 16,)](
         weight.quants, weight.high, weight.scales, weight.supers, x.values.view(torch.int32), x.scales, x.sums,
         x.square_sums, eps, residual, norm_weight, out.values, out.scales, out.sums, out.plain, out.square_sums,
@@ -206,10 +214,11 @@ def few_rows_residual(
 
 def few_rows_swiglu(
     x: QuantActivation, gate: QuantWeight, up: QuantWeight, out: QuantActivation, eps: float, pdl: bool,
-    num_warps: int | None = None, depth: int = 1,
+    num_warps: int | None = None, depth: int | None = None,
 ) -> None:
     """`quant_swiglu` where `fits` says so."""
     num_warps = num_warps or _warps(x.num_cols)
+    depth = depth or _depth(gate.format, x.num_cols, num_warps)
     planes = [p for w in (gate, up) for p in (w.quants, w.high, w.scales, w.supers)]
     _few_rows_swiglu_kernel[(gate.num_rows // 16,)](
         *planes, x.values.view(torch.int32), x.scales, x.sums, x.square_sums, out.values, out.scales, out.sums, eps,

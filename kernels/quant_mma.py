@@ -13,8 +13,20 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.quant_dot import IQ4_NL, IQ4_XS, MXFP4, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, load_tile, unpack_scales
-from kernels.quant_dot import _byte, _table
+from kernels.quant_dot import (
+    IQ4_NL,
+    IQ4_XS,
+    MXFP4,
+    Q5_0,
+    Q5_1,
+    Q5_K,
+    Q6_K,
+    Q8_0,
+    _byte,
+    _table,
+    load_tile,
+    unpack_scales,
+)
 
 _TRANSPOSE_ASM = tl.constexpr("""{ .reg .pred p, q; .reg .b32 l, s, u, a, b, c, d;
 mov.u32 l, %laneid; and.b32 s, l, 1; setp.eq.u32 p, s, 0; and.b32 s, l, 2; setp.eq.u32 q, s, 0;

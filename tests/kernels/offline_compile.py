@@ -5,14 +5,21 @@ Run as a process of its own: kernels must be real JIT functions, not the interpr
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction, mangle_type
+
+from kernels.dequantize import dequantize
+from kernels.few_rows import MIN_ROWS
+from sparkinfer.model.cuda.decode import DecodeStep
+from tests.kernels.random_model import TINY_DENSE, TINY_HYBRID, random_inputs, random_model
 
 NVIDIA = {f"sm_{arch}": GPUTarget("cuda", arch, 32) for arch in (80, 89, 90, 120)}
 AMD = {"gfx942": GPUTarget("hip", "gfx942", 64), "gfx1100": GPUTarget("hip", "gfx1100", 32)}
@@ -25,6 +32,7 @@ class Recorder:
 
     target: GPUTarget
     compiled: list[Any] = field(default_factory=list)
+    seen: set[tuple[str, str]] = field(default_factory=set)
 
     def record(self, function: Callable[[], object]) -> list[Any]:
         original = JITFunction.run
@@ -42,12 +50,14 @@ class Recorder:
 
     def _compile(self, kernel: JITFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         options = {name: kwargs.pop(name) for name in _OPTIONS if name in kwargs}
-        if self.target.backend == "hip":
-            options.pop("launch_pdl", None)
-        kwargs = {"PDL": False, **kwargs} if self.target.backend == "hip" and "PDL" in kwargs else kwargs
         bound = dict(zip(kernel.arg_names, args, strict=False)) | kwargs
         if self.target.backend == "hip":
+            options.pop("launch_pdl", None)
             bound = {name: False if name in ("NATIVE", "PDL") else value for name, value in bound.items()}
+        key = (kernel.__name__, str({p.name: bound[p.name] for p in kernel.params if p.is_constexpr}))
+        if key in self.seen:
+            return
+        self.seen.add(key)
         signature, constants, attributes = {}, {}, {}
         for index, parameter in enumerate(kernel.params):
             value = bound[parameter.name]
@@ -56,7 +66,30 @@ class Recorder:
                 constants[parameter.name] = value
                 continue
             signature[parameter.name] = mangle_type(value)
-            aligned = value % 16 == 0 if isinstance(value, int) else hasattr(value, "data_ptr")
-            if aligned:
+            if value % 16 == 0 if isinstance(value, int) else hasattr(value, "data_ptr"):
                 attributes[(index,)] = [["tt.divisibility", 16]]
-        self.compiled.append(triton.compile(ASTSource(kernel, signature, constants, attributes), target=self.target, options=options))
+        source = ASTSource(kernel, signature, constants, attributes)
+        self.compiled.append(triton.compile(source, target=self.target, options=options))
+
+
+def compile_decode_steps(name: str) -> int:
+    """Number of kernels that tiny models' decode steps launch, each compiled for target `name`."""
+    target = (NVIDIA | AMD)[name]
+    pdl = target.backend == "cuda" and int(target.arch) >= 90
+    recorder = Recorder(target)
+    cpu = torch.device("cpu")
+    steps = [(TINY_HYBRID, 1)]
+    if name in ("sm_80", "sm_90"):  # tensor-core kernels and int8 caches differ no further between cards
+        steps.append((TINY_DENSE, MIN_ROWS))
+    for shape, num_seqs in steps:
+        weights = random_model(shape, "cpu")
+        inputs = random_inputs(shape, weights, num_seqs, 20, "cpu", is_int8=num_seqs > 1)
+        recorder.record(lambda w=weights, i=inputs, n=num_seqs: DecodeStep(w, n, cpu, pdl).run(i))
+        plain = torch.empty(weights.output.num_rows, weights.output.num_cols, dtype=torch.float16)
+        recorder.record(lambda w=weights.output, y=plain: dequantize(w, y))
+    return len(recorder.compiled)
+
+
+if __name__ == "__main__":
+    for target_name in sys.argv[1:]:
+        print(target_name, compile_decode_steps(target_name), flush=True)

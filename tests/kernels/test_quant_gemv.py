@@ -43,7 +43,7 @@ def test_three_matrices_of_different_formats_share_a_launch(num_tokens: int) -> 
 
 
 def test_a_row_of_a_batch_has_the_bits_it_has_alone() -> None:
-    x = _activation(2, 288)  # no whole groups of 128 columns: the same kernel for one row and for two
+    x = _activation(2, 288)
     weight = random_weight(7, 288, QuantFormat.Q5_1)
     both = quant_gemv(x, [weight], EPS)
     second = reference.quantize_rows(torch.zeros(1, 288))
@@ -53,9 +53,9 @@ def test_a_row_of_a_batch_has_the_bits_it_has_alone() -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in QuantFormat if kind != QuantFormat.F32])
 def test_few_rows_of_each_format(kind: QuantFormat) -> None:
-    x = _activation(3, 768)
+    x = _activation(6, 768)
     weight = random_weight(33, 768, kind, seed=3)
-    out = torch.full((3, 33), torch.nan)
+    out = torch.full((6, 33), torch.nan)
     quant_gemv(x, [weight], EPS, out=out)
     assert _error(out, reference.quant_gemv(x, [weight], EPS)) < 1e-5
 
@@ -64,8 +64,8 @@ def test_few_rows_give_a_row_the_same_bits_whatever_its_number() -> None:
     x = _activation(8, 256)
     weight = random_weight(16, 256, QuantFormat.Q4_K)
     planes = ("values", "scales", "sums", "plain", "square_sums")
-    pair = type(x)(*(getattr(x, name)[:2].contiguous() for name in planes))
-    assert torch.equal(quant_gemv(x, [weight], EPS)[:2], quant_gemv(pair, [weight], EPS))
+    five = type(x)(*(getattr(x, name)[:5].contiguous() for name in planes))
+    assert torch.equal(quant_gemv(x, [weight], EPS)[:5], quant_gemv(five, [weight], EPS))
 
 
 def test_a_zero_row_gives_zeros() -> None:

@@ -13,7 +13,7 @@ from tests.kernels.activations import poisoned_activation, random_activation, re
 from tests.kernels.random_weights import random_weight
 
 
-@pytest.mark.parametrize(("kind", "num_tokens", "num_cols"), [(QuantFormat.Q8_0, 1, 288), (QuantFormat.Q6_K, 2, 512)])
+@pytest.mark.parametrize(("kind", "num_tokens", "num_cols"), [(QuantFormat.Q8_0, 1, 288), (QuantFormat.Q6_K, 2, 512), (QuantFormat.Q8_0, 7, 128)])
 def test_residual_and_next_input(kind: QuantFormat, num_tokens: int, num_cols: int) -> None:
     x = random_activation(num_tokens, num_cols)
     weight = random_weight(64, num_cols, kind)
@@ -29,12 +29,13 @@ def test_residual_and_next_input(kind: QuantFormat, num_tokens: int, num_cols: i
     assert relative_error(dequantize_rows(out), dequantize_rows(emitted)) < 2e-3
 
 
+@pytest.mark.parametrize("num_tokens", [2, 5])
 @pytest.mark.parametrize("kind", [QuantFormat.Q8_0, QuantFormat.Q4_K])
-def test_a_norm_per_group_of_the_input(kind: QuantFormat) -> None:
-    x = random_activation(2, 256)
+def test_a_norm_per_group_of_the_input(kind: QuantFormat, num_tokens: int) -> None:
+    x = random_activation(num_tokens, 256)
     weight = random_weight(32, 256, kind)
-    residual = torch.randn(2, 32)
-    factor = torch.rsqrt(x.square_sums.reshape(2, 2, 8).sum(-1) / 128 + 1e-6).repeat_interleave(128, dim=1)
+    residual = torch.randn(num_tokens, 32)
+    factor = torch.rsqrt(x.square_sums.reshape(num_tokens, 2, 8).sum(-1) / 128 + 1e-6).repeat_interleave(128, dim=1)
     expected = residual + (dequantize_rows(x) * factor) @ dequantize(weight).T
-    quant_gemv_residual(x, weight, residual, torch.ones(32), poisoned_activation(2, 32), group=128, eps=1e-6)
+    quant_gemv_residual(x, weight, residual, torch.ones(32), poisoned_activation(num_tokens, 32), group=128, eps=1e-6)
     assert relative_error(residual, expected) < 1e-5

@@ -69,7 +69,7 @@ def test_equal_logits_choose_the_lower_ids() -> None:
     assert chosen.tolist() == [[0, 1]]
 
 
-@pytest.mark.parametrize("num_tokens", [1, 2])
+@pytest.mark.parametrize("num_tokens", [1, 2, 8])
 def test_dense_first_half(num_tokens: int) -> None:
     x = random_activation(num_tokens, HIDDEN)
     gate, up = (random_weight(64, HIDDEN, QuantFormat.Q4_K, seed=s) for s in (1, 2))
