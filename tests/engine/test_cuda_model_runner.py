@@ -8,10 +8,20 @@ from pathlib import Path
 import pytest
 import torch
 
+from sparkinfer.checkpoint.gguf import GGUFFile
+from sparkinfer.checkpoint.hparams import HParams
+from sparkinfer.config import PrefixCacheConfig, SchedulerConfig
+from sparkinfer.engine.cache_plan import make_cache
 from sparkinfer.engine.cuda_model_runner import CudaModelRunner
+from sparkinfer.engine.engine import Engine
+from sparkinfer.engine.scheduler import Scheduler
+from sparkinfer.engine.state_pool import bytes_per_slot
+from sparkinfer.engine.step_events import StepEvents
+from sparkinfer.request import RequestId
 from sparkinfer.sampling_params import SamplingParams
 from tests.engine.cuda_driver import RunnerDriver, disagreement, make_runner
 from tests.engine.plain_kernels import use_plain_kernels
+from tests.model.driver import load, run_chunks
 from tests.model.tiny import golden, tiny_gguf
 
 CPU = torch.device("cpu")
@@ -103,6 +113,47 @@ def test_state_comes_back_from_a_snapshot(path: Path, runner: CudaModelRunner) -
     driver.step({"second": 0})
     check(driver, path, "second", 2)
     check(driver, path, "first", 2)
+
+
+class TokenSink:
+    """Tokens and reused prompt tokens by request."""
+
+    def __init__(self) -> None:
+        self.tokens: dict[int, list[int]] = {}
+        self.cached: dict[int, int] = {}
+
+    def publish(self, events: StepEvents) -> None:
+        for sequence, token_id in zip(events.sequences, events.token_ids):
+            self.tokens.setdefault(sequence.request_id, []).append(token_id)
+        self.cached |= {sequence.request_id: sequence.num_cached_tokens for sequence in events.finished}
+
+
+def test_engine_resumes_cached_prefixes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More requests than slots, prompts in chunks, prefixes and states from the cache: no token is worse than noise."""
+    use_plain_kernels(monkeypatch)
+    sinks = []
+    prompts = [prompt(0, 48) + prompt(50 + 9 * number, 3 + 8 * number) for number in range(5)]
+    for is_enabled in (True, False):
+        runner = make_runner(path, CPU, NUM_SEQS, num_blocks=32)
+        cache = make_cache(PrefixCacheConfig(enabled=is_enabled, min_tokens=16), num_blocks=32, block_size=16,
+                           bytes_per_snapshot=bytes_per_slot(HParams.from_gguf(GGUFFile.open(path))), free=1 << 30)
+        config = SchedulerConfig(max_num_seqs=NUM_SEQS, max_num_batched_tokens=40)
+        sink = TokenSink()
+        engine = Engine(Scheduler(config, cache, 256), runner, sink, frozenset())
+        for number, prompt_token_ids in enumerate(prompts):
+            engine.submit(RequestId(number), 0, prompt_token_ids, SamplingParams(max_tokens=9, temperature=0.0))
+        while engine.has_work:
+            engine.step()
+        engine.close()
+        sinks.append(sink)
+    model = load(path)
+    for sink in sinks:
+        for number, tokens in sink.tokens.items():
+            assert len(tokens) == 9
+            logits = run_chunks(model, [*prompts[number], *tokens], 128)[len(prompts[number]) - 1 : -1]
+            chosen = logits.gather(1, torch.tensor(tokens)[:, None])[:, 0]
+            assert float((logits.amax(-1) - chosen).max()) < 0.15
+    assert max(sinks[0].cached.values()) >= 48 > max(sinks[1].cached.values())
 
 
 def test_rows_of_nan_are_told_and_harmless(runner: CudaModelRunner) -> None:
