@@ -58,6 +58,8 @@ class Prompts:
         info = self._generations.accepting()
         body = await exchange.json_object()
         key = "tokens" if body.get("token_ids") is None and body.get("tokens") is not None else "token_ids"
+        if key == "token_ids" and body.get("tokens") is not None:
+            fail("tokens", "must not be given beside token_ids")
         values = as_list(body.get(key), key)
         if len(values) > MAX_TOKEN_IDS:
             fail(key, f"must have at most {MAX_TOKEN_IDS} ids, got {len(values)}")
@@ -80,6 +82,8 @@ def _read_prompt(body: Object, info: ModelInfo) -> Prompt:
         if len(prompts) != 1:
             fail("prompt", "must be one prompt")
         return prompts[0]
+    if body.get("prompt") is not None:
+        fail("prompt", "must not be given beside messages")
     return parse_chat_prompt(body, read_thinking(body))
 
 

@@ -27,7 +27,8 @@ def parse_completion(body: Object, info: ModelInfo, new_request_id: NewRequestId
     n = read_choices(body)
     if len(prompts) * n > MAX_TOTAL_CHOICES:
         fail("prompt", f"prompts times n must be at most {MAX_TOTAL_CHOICES}, got {len(prompts) * n}")
-    read_str(body, "user")
+    for key in ("user", "model"):
+        read_str(body, key)
     stream, include_usage = read_stream(body)
     sampling = read_sampling(body, info, read_int(body, "logprobs", 0, MAX_TOP_LOGPROBS))
     stop = read_stop(body)

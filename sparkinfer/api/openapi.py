@@ -75,7 +75,8 @@ def _operation(operation: Operation, has_keys: bool) -> dict[str, Any]:
     else:
         content["text/plain"] = {"schema": {"type": "string"}}
     if operation.event:
-        content["text/event-stream"] = {"schema": ref(operation.event)}
+        events = {"anyOf": [ref(operation.event), ref("Error")]}  # the data of each, before a last one of [DONE]
+        content["text/event-stream"] = {"schema": {"type": "string", "x-events": events}}
     responses: dict[str, Any] = {"200": {"description": operation.summary, "content": content}}
     for status in operation.errors:
         responses[str(status)] = _ERROR

@@ -40,6 +40,7 @@ BAD = [
     ("/v1/detokenize", {"token_ids": [1.5]}, "token_ids[0]"), ("/v1/detokenize", {"token_ids": [True]}, "token_ids[0]"),
     ("/v1/detokenize", {"token_ids": [1], "skip_special_tokens": 1}, "skip_special_tokens"),
     ("/v1/apply-template", {"prompt": "x"}, "messages"), ("/v1/apply-template", {"messages": []}, "messages"),
+    ("/v1/tokenize", CHAT | {"prompt": "x"}, "prompt"), ("/v1/detokenize", {"token_ids": [], "tokens": []}, "tokens"),
     ("/v1/tokenize", {"prompt": ["a", "b"]}, "prompt"), ("/v1/tokenize", {"prompt": ""}, "prompt"),
     ("/v1/tokenize", CHAT | {"return_pieces": "yes"}, "return_pieces"),
 ]  # fmt: skip

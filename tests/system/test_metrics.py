@@ -45,9 +45,15 @@ def assert_none_went_down(before: dict[str, float], after: dict[str, float]) -> 
 
 
 def kill_and_wait(server: Server, name: str) -> None:
+    """Until all processes are there again and a request would be taken."""
+    num_workers = len(server.workers())
     process = server.worker(name)
     process.send_signal(signal.SIGKILL)
     process.wait(10)
+    deadline = time.monotonic() + 30
+    while len(server.workers()) < num_workers:
+        assert time.monotonic() < deadline, server.log
+        threading.Event().wait(0.05)
     server.wait_ready_again()
 
 
