@@ -33,6 +33,7 @@ from workers.process import WorkerContext
 log = logging.getLogger("http")
 
 HOUSEKEEPING_S = 1.0
+PEERS_S = 5.0  # how long a worker that was started again waits for its peers before it listens
 GC_THRESHOLD = 50_000  # allocations between young collections; the default of 700 runs one every few tokens
 
 
@@ -54,8 +55,10 @@ class HttpFrontend:
     async def serve(self) -> None:
         """Serve until SIGTERM or Drain, then let the open answers end."""
         servers = self._servers()
-        serving = asyncio.gather(*(server.serve() for server in servers))
         self._context.attach_to_loop(self._loop, self._on_messages, self._pool.on_frames)
+        if self._context.spec.generation > 1:
+            await self._until_peers_are_known()
+        serving = asyncio.gather(*(server.serve() for server in servers))
         self._housekeeping()
         self._keep_alive()
         gc.collect()
@@ -71,6 +74,13 @@ class HttpFrontend:
         for server in servers:
             server.stop()  # type: ignore[no-untyped-call]
         await serving
+
+    async def _until_peers_are_known(self) -> None:
+        """A successor that listens before it can serve takes connections from the others and answers them 503."""
+        self._context.ready()
+        deadline = self._loop.time() + PEERS_S
+        while not (self._service.is_ready or self._stop.is_set() or self._loop.time() > deadline):
+            await asyncio.sleep(0.02)
 
     def _servers(self) -> list[Server]:
         publish = self._context.config.publish
