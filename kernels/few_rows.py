@@ -1,4 +1,5 @@
-"""The quantised projections of `quant_gemv`, `quant_gemv_residual` and `quant_swiglu` for five to eight rows, on the integer
+"""The quantised projections of `quant_gemv`, `quant_gemv_residual` and `quant_swiglu` for five to eight rows, on the
+integer
 tensor cores: their cost does not grow with the rows. Those modules' functions call these; the contracts are theirs.
 
 A program makes 16 rows of the matrix for every token; its warps share the columns.
@@ -27,9 +28,9 @@ MIN_ROWS, MAX_ROWS = 5, 8  # up to four rows the vector kernels were faster on a
 
 def fits(x: QuantActivation, weights: Sequence[QuantWeight]) -> bool:
     """Whether these kernels should take the product: five to eight rows, whole groups of columns."""
-    return MIN_ROWS <= x.num_tokens <= MAX_ROWS and any(w.format != QuantFormat.F32 for w in weights) and all(
-        w.num_cols % (64 if w.format == QuantFormat.Q8_0 else 128) == 0 and (w.num_rows >= 16 or w.format == QuantFormat.F32)
-        for w in weights
+    quantised = [w for w in weights if w.format != QuantFormat.F32]
+    return MIN_ROWS <= x.num_tokens <= MAX_ROWS and bool(quantised) and all(
+        w.num_cols % (64 if w.format == QuantFormat.Q8_0 else 128) == 0 and w.num_rows >= 16 for w in quantised
     )
 
 
@@ -69,7 +70,8 @@ def _segment(
         tiles = first_tiles(FMT, q_ptr, h_ptr, s_ptr, d_ptr, row, COLS, W * 32, 1)
         if PDL:
             gdc_wait()
-        totals = dot_rows(FMT, tiles, q_ptr, h_ptr, s_ptr, d_ptr, row, x_ptr, xs_ptr, xm_ptr, xp_ptr, COLS, M, W * 32, 1,
+        totals = dot_rows(FMT, tiles, q_ptr, h_ptr, s_ptr, d_ptr, row, x_ptr, xs_ptr, xm_ptr, xp_ptr, COLS, M, W * 32,
+                          1,
                           NATIVE)
         for m in tl.static_range(M):
             y = totals[m]
@@ -101,11 +103,13 @@ def _few_rows_gemv_kernel(
         gdc_launch_dependents()
     if FMT2 >= 0:
         if program < p2:
-            _segment(FMT2, q2_ptr, h2_ptr, s2_ptr, d2_ptr, program, n2, y_ptr + n0 + n1, stride_y, x_ptr, xs_ptr, xm_ptr,
+            _segment(FMT2, q2_ptr, h2_ptr, s2_ptr, d2_ptr, program, n2, y_ptr + n0 + n1, stride_y, x_ptr, xs_ptr,
+                     xm_ptr,
                      xp_ptr, ss_ptr, eps, COLS, M, W, DEPTH, NORM, NATIVE, PDL)
     if FMT1 >= 0:
         if program >= p2 and program < p2 + p1:
-            _segment(FMT1, q1_ptr, h1_ptr, s1_ptr, d1_ptr, program - p2, n1, y_ptr + n0, stride_y, x_ptr, xs_ptr, xm_ptr,
+            _segment(FMT1, q1_ptr, h1_ptr, s1_ptr, d1_ptr, program - p2, n1, y_ptr + n0, stride_y, x_ptr, xs_ptr,
+                     xm_ptr,
                      xp_ptr, ss_ptr, eps, COLS, M, W, DEPTH, NORM, NATIVE, PDL)
     if program >= p2 + p1:
         _segment(FMT0, q0_ptr, h0_ptr, s0_ptr, d0_ptr, program - p2 - p1, n0, y_ptr, stride_y, x_ptr, xs_ptr, xm_ptr,
@@ -115,7 +119,8 @@ def _few_rows_gemv_kernel(
 @triton.jit
 def _few_rows_residual_kernel(
     q_ptr, h_ptr, s_ptr, d_ptr, x_ptr, xs_ptr, xm_ptr, xq_ptr, eps, residual_ptr, w_ptr, v_ptr, ys_ptr, ym_ptr, yp_ptr,
-    ss_ptr, FMT: tl.constexpr, COLS: tl.constexpr, N: tl.constexpr, M: tl.constexpr, GROUP: tl.constexpr, W: tl.constexpr,
+    ss_ptr, FMT: tl.constexpr, COLS: tl.constexpr, N: tl.constexpr, M: tl.constexpr, GROUP: tl.constexpr,
+    W: tl.constexpr,
     DEPTH: tl.constexpr, NATIVE: tl.constexpr, PDL: tl.constexpr,
 ):
     block = tl.program_id(0)
@@ -142,8 +147,10 @@ def _few_rows_residual_kernel(
 
 @triton.jit
 def _few_rows_swiglu_kernel(
-    gq_ptr, gh_ptr, gs_ptr, gd_ptr, uq_ptr, uh_ptr, us_ptr, ud_ptr, x_ptr, xs_ptr, xm_ptr, ss_ptr, v_ptr, ys_ptr, ym_ptr,
-    eps, FMT: tl.constexpr, COLS: tl.constexpr, FFN: tl.constexpr, M: tl.constexpr, W: tl.constexpr, DEPTH: tl.constexpr,
+    gq_ptr, gh_ptr, gs_ptr, gd_ptr, uq_ptr, uh_ptr, us_ptr, ud_ptr, x_ptr, xs_ptr, xm_ptr, ss_ptr, v_ptr, ys_ptr,
+    ym_ptr,
+    eps, FMT: tl.constexpr, COLS: tl.constexpr, FFN: tl.constexpr, M: tl.constexpr, W: tl.constexpr,
+    DEPTH: tl.constexpr,
     NATIVE: tl.constexpr, PDL: tl.constexpr,
 ):
     block = tl.program_id(0)

@@ -136,7 +136,8 @@ def gated_delta_step(
                  column positions % 4 of the rows state_slots is written
     state:       [num_slots, num_v_heads, head_dim, head_dim] f32, rows state_slots changed in place
     state_slots: [num_seqs] int64, distinct; positions: [num_seqs] int64
-    out:         [num_seqs, num_v_heads * head_dim] values, scales, sums and square_sums written; the consumer multiplies
+    out:         [num_seqs, num_v_heads * head_dim] values, scales, sums and square_sums written; the consumer
+                 multiplies
                  head h by 1 / sqrt(mean over the head of squares + eps)
     block_v:     columns of a head per program, a multiple of 16 that divides head_dim
     """

@@ -23,7 +23,8 @@ from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
 @triton.jit
 def _slots(
     FMT: tl.constexpr, q_ptr, h_ptr, s_ptr, d_ptr, local, ids_ptr, logits_ptr, x_ptr, xs_ptr, xm_ptr, first_slot,
-    SLOTS: tl.constexpr, SPAN: tl.constexpr, ROUTED: tl.constexpr, N: tl.constexpr, FFN: tl.constexpr, W: tl.constexpr, RT: tl.constexpr,
+    SLOTS: tl.constexpr, SPAN: tl.constexpr, ROUTED: tl.constexpr, N: tl.constexpr, FFN: tl.constexpr, W: tl.constexpr,
+    RT: tl.constexpr,
     T: tl.constexpr, NATIVE: tl.constexpr,
 ):
     """sum over SLOTS slots of weight * (down h), [W, RT] f32, for rows `local`; chunks of all slots end to end."""
@@ -79,7 +80,8 @@ def _moe_down_kernel(
     q_ptr, h_ptr, s_ptr, d_ptr, zq_ptr, zh_ptr, zs_ptr, zd_ptr, x_ptr, xs_ptr, xm_ptr, ids_ptr, logits_ptr,
     stride_logits, residual_ptr, w_ptr, v_ptr, ys_ptr, ym_ptr, yp_ptr, ss_ptr,
     FMT: tl.constexpr, SHARED_FMT: tl.constexpr, FFN: tl.constexpr, N: tl.constexpr, E: tl.constexpr,
-    TOP_K: tl.constexpr, SPAN: tl.constexpr, W: tl.constexpr, RT: tl.constexpr, T: tl.constexpr, SHARED_W: tl.constexpr, SHARED_RT: tl.constexpr,
+    TOP_K: tl.constexpr, SPAN: tl.constexpr, W: tl.constexpr, RT: tl.constexpr, T: tl.constexpr,
+    SHARED_W: tl.constexpr, SHARED_RT: tl.constexpr,
     SHARED_T: tl.constexpr, NATIVE: tl.constexpr, PDL: tl.constexpr,
 ):
     block = tl.program_id(0)
@@ -149,7 +151,8 @@ def moe_down(
         *planes, h.values.view(torch.int32), h.scales, h.sums, expert_ids, logits, logits.stride(0), residual,
         norm_weight, out.values, out.scales, out.sums, out.plain, out.square_sums,
         FMT=int(down.format), SHARED_FMT=int(shared.format) if shared_down else -1, FFN=down.num_cols, N=hidden,
-        E=down.num_rows // hidden, TOP_K=expert_ids.shape[1], SPAN=triton.next_power_of_2(expert_ids.shape[1]), W=tile.row_lanes, RT=tile.rows_per_thread, T=tile.chunks,
+        E=down.num_rows // hidden, TOP_K=expert_ids.shape[1], SPAN=triton.next_power_of_2(expert_ids.shape[1]),
+        W=tile.row_lanes, RT=tile.rows_per_thread, T=tile.chunks,
         SHARED_W=other.row_lanes, SHARED_RT=other.rows_per_thread, SHARED_T=other.chunks, NATIVE=has_dp4a(), PDL=pdl,
         num_warps=tile.num_warps, **options,
     )

@@ -1,6 +1,8 @@
-"""An attention layer's decode step between its projections, one token per sequence, over the paged cache (flash-decoding).
+"""An attention layer's decode step between its projections, one token per sequence, over the paged cache
+(flash-decoding).
 
-Each program rotates its query heads; the one whose share ends the context first writes the new key and value. The context
+Each program rotates its query heads; the one whose share ends the context first writes the new key and value. The
+context
 is split, then combined.
 
 A split covers a fixed share of its sequence, whatever else is in the batch, and splits are combined in order, so a
@@ -81,7 +83,8 @@ def _paged_decode_kernel(
         position = tl.load(positions_ptr + m).to(tl.float32)
         projected_ptr += m * stride_m
         used = (offs_g < GROUP)[:, None] & (offs_d >= 0)[None, :]
-        q = rotated_heads(projected_ptr, Q_STRIDE, head, offs_d, position, inv_freq_ptr, q_norm_ptr, eps, used, D, N_ROT,
+        q = rotated_heads(projected_ptr, Q_STRIDE, head, offs_d, position, inv_freq_ptr, q_norm_ptr, eps, used, D,
+                          N_ROT,
                           NORM)
         q = (q * scale).to(DOT)
         if end == context_len:
@@ -124,7 +127,8 @@ def _paged_decode_kernel(
 @triton.jit
 def _combine_kernel(
     partial_ptr, lse_ptr, lens_ptr, gate_ptr, stride_gate, v_ptr, ys_ptr, ym_ptr, H: tl.constexpr, D: tl.constexpr,
-    BLOCK_D: tl.constexpr, TILE: tl.constexpr, SPLITS: tl.constexpr, WINDOW: tl.constexpr, GATED: tl.constexpr, PDL: tl.constexpr,
+    BLOCK_D: tl.constexpr, TILE: tl.constexpr, SPLITS: tl.constexpr, WINDOW: tl.constexpr, GATED: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     head = tl.program_id(0)
     part = tl.program_id(1)
@@ -190,7 +194,8 @@ def paged_decode(
         kv.block_tables, kv.block_tables.stride(0), kv.context_lens, partial, lse, shape.head_dim**-0.5,
         HK=shape.num_kv_heads, GROUP=group, BLOCK_G=max(16, triton.next_power_of_2(group)), BLOCK_SIZE=kv.block_size,
         INT8=kv.scales is not None, EXACT=INTERPRETED, Q_STRIDE=shape.q_stride, N_ROT=2 * inv_freq.numel(),
-        NORM=norms is not None, num_warps=num_warps or (8 if shape.head_dim > 128 else 4), num_stages=num_stages, **common,
+        NORM=norms is not None, num_warps=num_warps or (8 if shape.head_dim > 128 else 4), num_stages=num_stages,
+        **common,
     )
     block_d = min(64, shape.head_dim)
     _combine_kernel[(shape.num_q_heads, shape.head_dim // block_d, num_seqs)](

@@ -95,7 +95,8 @@ def load_tile(FMT: tl.constexpr, q_ptr, h_ptr, s_ptr, d_ptr, rows, chunk, COLS: 
 
     rows:    [1 or T, W, RT] int64
     chunk:   [T] int; 4 columns each for F32, 16 for Q8_0, else 32
-    returns  (quants [T, W, RT, 4], high bits, more high bits, scales, supers), each of the last four [T, W, RT] or, where
+    returns  (quants [T, W, RT, 4], high bits, more high bits, scales, supers), each of the last four [T, W, RT] or,
+    where
              the format has none, the quants again
     """
     word = tl.arange(0, 4)[None, None, None, :]
@@ -263,9 +264,11 @@ def dot_rows(
     COLS: tl.constexpr, M: tl.constexpr, T: tl.constexpr, DEPTH: tl.constexpr, NATIVE: tl.constexpr,
     GROUP: tl.constexpr = 0, ss_ptr=None, eps=0.0,
 ):
-    """Rows `row` [W, RT] of a matrix times M activation rows -> a tuple of M tensors [W, RT] f32, without the norm factor.
+    """Rows `row` [W, RT] of a matrix times M activation rows -> a tuple of M tensors [W, RT] f32, without the norm
+    factor.
 
-    DEPTH tiles are on their way while one is consumed; `tiles` are the first of them. Summed in f32 over fixed positions:
+    DEPTH tiles are on their way while one is consumed; `tiles` are the first of them. Summed in f32 over fixed
+    positions:
     neither M nor the grid changes a bit of the result.
     GROUP > 0: the activation's columns carry an RMS factor per GROUP columns, from their partial sums at ss_ptr.
     """
@@ -299,7 +302,8 @@ def dot_rows(
                                  ss_ptr, eps, COLS, M, GROUP, zero, NATIVE)
             tiles = next_tiles
         for ahead in tl.static_range(STEPS % DEPTH):
-            sums = _add_tile(FMT, sums, tiles[ahead], (STEPS - STEPS % DEPTH + ahead) * T + chunk, x_ptr, xs_ptr, xm_ptr,
+            sums = _add_tile(FMT, sums, tiles[ahead], (STEPS - STEPS % DEPTH + ahead) * T + chunk, x_ptr, xs_ptr,
+                             xm_ptr,
                              xp_ptr, ss_ptr, eps, COLS, M, GROUP, zero, NATIVE)
     totals = ()
     for m in tl.static_range(M):
@@ -323,11 +327,13 @@ def rms_factor(ss_ptr, zero, eps, COLS: tl.constexpr):
 
 @triton.jit
 def group_factor(ss_ptr, chunk, zero, eps, COLUMNS: tl.constexpr, GROUP: tl.constexpr):
-    """1 / sqrt(mean(x^2) + eps) of the group of GROUP columns that each chunk of COLUMNS columns lies in, [T, W] f32."""
+    """1 / sqrt(mean(x^2) + eps) of the group of GROUP columns that each chunk of COLUMNS columns lies in, [T, W]
+    f32."""
     BLOCKS: tl.constexpr = GROUP // 16
     INNER: tl.constexpr = 4 if BLOCKS >= 4 else BLOCKS
     first = (chunk * COLUMNS // GROUP * BLOCKS)[:, None, None, None] + zero[None, :, None, None]
-    offs = first + (tl.arange(0, BLOCKS // INNER) * INNER)[None, None, :, None] + tl.arange(0, INNER)[None, None, None, :]
+    offs = first + (tl.arange(0, BLOCKS // INNER) * INNER)[None, None, :, None] + tl.arange(0, INNER)[None, None, None,
+                                                                                                      :]
     total = tl.sum(tl.sum(tl.load(ss_ptr + offs), axis=3), axis=2)
     return tl.rsqrt(total / GROUP + eps)
 

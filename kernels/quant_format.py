@@ -42,7 +42,8 @@ class QuantWeight:
     quants:  [num_rows, num_cols / 8] int32 nibbles, [num_rows, num_cols / 4] int32 bytes (Q8_0), or f32 (F32)
     high:    [num_rows, num_cols / 32] int32 fifth bits, [num_rows, num_cols / 16] int32 two bits (Q6_K), or a dummy
     scales:  [num_rows, num_cols / 32] per block of 32: f16 d (Q8_0, Q4_0, Q5_0, IQ4_NL), int32 f16 pair d | m
-             (Q4_1, Q5_1), int16 byte pair scale | minimum (Q4_K, Q5_K), int16 pair of int8 scales (Q6_K), int8 (IQ4_XS),
+             (Q4_1, Q5_1), int16 byte pair scale | minimum (Q4_K, Q5_K), int16 pair of int8 scales (Q6_K), int8
+             (IQ4_XS),
              uint8 exponent (MXFP4), or a dummy
     supers:  [num_rows, num_cols / 256]: int32 f16 pair d | dmin (Q4_K, Q5_K), f16 d (Q6_K, IQ4_XS), or a dummy
     A dummy is the quants plane again: kernels need an address, not its content.

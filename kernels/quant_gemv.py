@@ -61,11 +61,13 @@ def _quant_gemv_kernel(
     # The last matrix first: it is the smallest, and its few, slower programs must not end the launch.
     if FMT2 >= 0:
         if program < p2:
-            _segment(FMT2, q2_ptr, h2_ptr, s2_ptr, d2_ptr, program, n2, y_ptr + n0 + n1, stride_y, x_ptr, xs_ptr, xm_ptr,
+            _segment(FMT2, q2_ptr, h2_ptr, s2_ptr, d2_ptr, program, n2, y_ptr + n0 + n1, stride_y, x_ptr, xs_ptr,
+                     xm_ptr,
                      xp_ptr, ss_ptr, eps, COLS, M, NUM_WARPS * 32 // T2, RT2, T2, DEPTH2, NORM, NATIVE, PDL)
     if FMT1 >= 0:
         if program >= p2 and program < p2 + p1:
-            _segment(FMT1, q1_ptr, h1_ptr, s1_ptr, d1_ptr, program - p2, n1, y_ptr + n0, stride_y, x_ptr, xs_ptr, xm_ptr,
+            _segment(FMT1, q1_ptr, h1_ptr, s1_ptr, d1_ptr, program - p2, n1, y_ptr + n0, stride_y, x_ptr, xs_ptr,
+                     xm_ptr,
                      xp_ptr, ss_ptr, eps, COLS, M, NUM_WARPS * 32 // T1, RT1, T1, DEPTH1, NORM, NATIVE, PDL)
     if program >= p2 + p1:
         _segment(FMT0, q0_ptr, h0_ptr, s0_ptr, d0_ptr, program - p2 - p1, n0, y_ptr, stride_y, x_ptr, xs_ptr, xm_ptr,

@@ -1,9 +1,10 @@
 """Device functions: 16 quantised rows times up to 8 int8 rows on the integer tensor cores (m16n8k16), per block scales.
 
-Owns the arithmetic of two to eight tokens; knows no grid. Values live one to a thread in tensors of 32 * W elements, lane
+Owns the arithmetic of few tokens; knows no grid. Values live one to a thread in tensors of 32 * W elements, lane
 4g + t of warp w at 32w + 4g + t, which is how the matrix instruction numbers its fragments: A holds rows g and g + 8, B
-token g, the result tokens 2t and 2t + 1. A warp takes every W-th group of four 16-byte chunks; each lane of a quad loads
-one whole chunk of its row (16 bytes), and the quad then transposes, so that step i of the group multiplies chunk i.
+token g, the result tokens 2t and 2t + 1. A warp takes every W-th group of four 16-byte chunks; each lane of a quad
+loads one whole chunk of its row (16 bytes), and the quad then transposes, so that step i of the group multiplies
+chunk i.
 Without tensor cores of this kind (interpreter, AMD) the same exchanges are spelled out in tensor operations.
 Reference: kernels/reference/quant_weight.py (values), kernels/reference/quant_gemv.py (products).
 """
@@ -63,7 +64,8 @@ def _quad_take(x, INDEX: tl.constexpr, NATIVE: tl.constexpr):
     if NATIVE:
         index = tl.full(x.shape, INDEX, tl.int32)
         return tl.inline_asm_elementwise(
-            "shfl.sync.idx.b32 $0, $1, $2, 0x1c1f, 0xffffffff;", "=r,r,r", [x, index], dtype=x.dtype, is_pure=True, pack=1
+            "shfl.sync.idx.b32 $0, $1, $2, 0x1c1f, 0xffffffff;", "=r,r,r", [x, index], dtype=x.dtype, is_pure=True,
+            pack=1
         )
     N: tl.constexpr = x.shape[0]
     quads = tl.reshape(x, (N // 4, 4))
@@ -76,7 +78,8 @@ def _products(a, b, W: tl.constexpr):
     """The spelled-out multiplication: a [32 W] rows g, b [32 W] tokens g -> tokens 2t and 2t + 1 of row g."""
     a = tl.reshape(a, (W, 8, 1, 4))
     b = tl.reshape(b, (W, 1, 8, 4))
-    total = _byte(a, 0) * _byte(b, 0) + _byte(a, 1) * _byte(b, 1) + _byte(a, 2) * _byte(b, 2) + _byte(a, 3) * _byte(b, 3)
+    total = _byte(a, 0) * _byte(b, 0) + _byte(a, 1) * _byte(b, 1)
+    total += _byte(a, 2) * _byte(b, 2) + _byte(a, 3) * _byte(b, 3)
     even, odd = tl.split(tl.reshape(tl.sum(total, axis=3), (W, 8, 4, 2)))
     return tl.reshape(even, (W * 32,)), tl.reshape(odd, (W * 32,))
 
@@ -151,6 +154,22 @@ def _load4(ptr, place):
 
 
 @triton.jit
+def _block_scales(FMT: tl.constexpr, xs_ptr, place, PLANE: tl.constexpr):
+    """(four scales of a token's even blocks, four of its odd ones) of a group; Q8_0 takes blocks one by one: twice
+    all."""
+    if FMT == Q8_0:
+        two = tl.arange(0, 2)[None, :]
+        s0, s2 = tl.split(tl.load(xs_ptr + place[:, None] + two))
+        s1, s3 = tl.split(tl.load(xs_ptr + (place + PLANE)[:, None] + two))
+        even = (s0, s1, s2, s3)
+        odd = even
+    else:
+        even = _load4(xs_ptr, place)
+        odd = _load4(xs_ptr, place + PLANE)
+    return even, odd
+
+
+@triton.jit
 def add_group(
     FMT: tl.constexpr, sums, tile, group, is_real, x_ptr, xs_ptr, xm_ptr, COLS: tl.constexpr, M: tl.constexpr,
     W: tl.constexpr, GROUP: tl.constexpr, ss_ptr, eps, NATIVE: tl.constexpr,
@@ -188,21 +207,8 @@ def add_group(
         scale_place = group * 4
     left_place = left * (COLS // 16) + scale_place
     right_place = right * (COLS // 16) + scale_place
-    if FMT == Q8_0:
-        two = tl.arange(0, 2)[None, :]
-        l0, l2 = tl.split(tl.load(xs_ptr + left_place[:, None] + two))
-        l1, l3 = tl.split(tl.load(xs_ptr + (left_place + PLANE)[:, None] + two))
-        r0, r2 = tl.split(tl.load(xs_ptr + right_place[:, None] + two))
-        r1, r3 = tl.split(tl.load(xs_ptr + (right_place + PLANE)[:, None] + two))
-        left_even = (l0, l1, l2, l3)
-        right_even = (r0, r1, r2, r3)
-        left_odd = left_even
-        right_odd = right_even
-    else:
-        left_even = _load4(xs_ptr, left_place)
-        left_odd = _load4(xs_ptr, left_place + PLANE)
-        right_even = _load4(xs_ptr, right_place)
-        right_odd = _load4(xs_ptr, right_place + PLANE)
+    left_even, left_odd = _block_scales(FMT, xs_ptr, left_place, PLANE)
+    right_even, right_odd = _block_scales(FMT, xs_ptr, right_place, PLANE)
     if HAS_MINIMUM or FMT == Q6_K:
         left_sum_even = _load4(xm_ptr, left_place)
         left_sum_odd = _load4(xm_ptr, left_place + PLANE)
@@ -326,7 +332,8 @@ def mma_rows(
             next_tiles = next_tiles + (load_group(FMT, q_ptr, h_ptr, s_ptr, d_ptr, rows, group, COLS),)
         for ahead in tl.static_range(DEPTH):
             group = (start + ahead) * W + warp
-            sums = add_group(FMT, sums, tiles[ahead], tl.minimum(group, GROUPS - 1), group < GROUPS, x_ptr, xs_ptr, xm_ptr,
+            sums = add_group(FMT, sums, tiles[ahead], tl.minimum(group, GROUPS - 1), group < GROUPS, x_ptr, xs_ptr,
+                             xm_ptr,
                              COLS, M, W, GROUP, ss_ptr, eps, NATIVE)
         tiles = next_tiles
     return _rows_by_tokens(sums, W)

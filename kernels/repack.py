@@ -44,9 +44,11 @@ def repack(raw: Tensor, quant_format: QuantFormat) -> QuantWeight:
         return QuantWeight(quant_format, num_rows, num_cols, quants, quants, quants, quants)
     blocks = raw.reshape(num_rows, -1, block_bytes)
     planes = _SPLIT[quant_format](blocks)
-    quants, high, scales, supers = (None if plane is None else plane.reshape(num_rows, -1).contiguous() for plane in planes)
+    quants, high, scales, supers = (None if plane is None else plane.reshape(num_rows,
+                                                                             -1).contiguous() for plane in planes)
     assert quants is not None
-    return QuantWeight(quant_format, num_rows, num_cols, quants, *(quants if p is None else p for p in (high, scales, supers)))
+    return QuantWeight(quant_format, num_rows, num_cols, quants, *(quants if p is None else p for p in (high, scales,
+                                                                                                        supers)))
 
 
 def concat_rows(weights: list[QuantWeight]) -> QuantWeight:

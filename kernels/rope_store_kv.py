@@ -1,4 +1,5 @@
-"""Decode step of an attention layer before attention itself: per-head RMS norm of q and k, rope, k and v into the cache.
+"""Decode step of an attention layer before attention itself: per-head RMS norm of q and k, rope, k and v into the
+cache.
 
 One program per head (query, key and value heads alike) and token. The rotation pairs (j, j + n_rot / 2).
 Bytes moved: the projected row once, one row of the cache. Accumulation: f32.
@@ -17,7 +18,8 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 @dataclass(frozen=True, slots=True)
 class HeadShape:
-    """How a projected row is cut: query heads (each followed by its output gate where `is_gated`), key heads, value heads."""
+    """How a projected row is cut: query heads (each followed by its output gate where `is_gated`), key heads, value
+    heads."""
 
     num_q_heads: int
     num_kv_heads: int
@@ -49,10 +51,12 @@ def store_row(x, offs, cache_ptr, scale_ptr, row, D: tl.constexpr, INT8: tl.cons
 
 @triton.jit
 def rotated_heads(
-    base_ptr, stride_head, heads, offs, position, inv_freq_ptr, norm_ptr, eps, mask, D: tl.constexpr, N_ROT: tl.constexpr,
+    base_ptr, stride_head, heads, offs, position, inv_freq_ptr, norm_ptr, eps, mask, D: tl.constexpr,
+    N_ROT: tl.constexpr,
     NORM: tl.constexpr,
 ):
-    """Heads at base_ptr + heads * stride_head, normalised and rotated; heads [G], offs [BLOCK_D], returns [G, BLOCK_D] f32."""
+    """Heads at base_ptr + heads * stride_head, normalised and rotated; heads [G], offs [BLOCK_D], returns [G,
+    BLOCK_D] f32."""
     HALF: tl.constexpr = N_ROT // 2
     partner = tl.where(offs < HALF, offs + HALF, tl.where(offs < N_ROT, offs - HALF, offs))
     starts = base_ptr + (heads * stride_head)[:, None]
@@ -88,7 +92,8 @@ def _rope_store_kv_kernel(
         position = tl.load(positions_ptr + m).to(tl.float32)
         norm_ptr = q_norm_ptr if head < H else k_norm_ptr
         one = tl.arange(0, 1)
-        x = rotated_heads(base, 0, one, offs, position, inv_freq_ptr, norm_ptr, eps, (offs < D)[None, :], D, N_ROT, NORM)
+        x = rotated_heads(base, 0, one, offs, position, inv_freq_ptr, norm_ptr, eps, (offs < D)[None, :], D, N_ROT,
+                          NORM)
         x = tl.sum(x, axis=0)
         if head < H:
             tl.store(q_ptr + (m * H + head) * D + offs, x, mask=offs < D)
@@ -124,7 +129,8 @@ def rope_store_kv(
     q_norm, k_norm = norms or (inv_freq, inv_freq)
     options = {"launch_pdl": True} if pdl else {}
     _rope_store_kv_kernel[(shape.num_q_heads + 2 * shape.num_kv_heads, projected.shape[0])](
-        projected, projected.stride(0), positions, slot_mapping, inv_freq, q_norm, k_norm, q, k, v, k_scale, v_scale, eps,
+        projected, projected.stride(0), positions, slot_mapping, inv_freq, q_norm, k_norm, q, k, v, k_scale, v_scale,
+        eps,
         H=shape.num_q_heads, HK=shape.num_kv_heads, D=shape.head_dim, BLOCK_D=triton.next_power_of_2(shape.head_dim),
         Q_STRIDE=shape.q_stride, N_ROT=2 * inv_freq.numel(), NORM=norms is not None, INT8=kv_scales is not None,
         PDL=pdl, num_warps=1 if shape.head_dim <= 128 else 2, **options,

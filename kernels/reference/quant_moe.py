@@ -12,7 +12,8 @@ from kernels.reference.quant_weight import dequantize
 
 
 def quant_route(logits: Tensor, top_k: int, has_shared: bool) -> tuple[Tensor, Tensor]:
-    """(expert_ids [num_tokens, top_k], weights [num_tokens, top_k + 1]: the last is the shared expert's sigmoid gate)."""
+    """(expert_ids [num_tokens, top_k], weights [num_tokens, top_k + 1]: the last is the shared expert's sigmoid
+    gate)."""
     num_experts = logits.shape[1] - has_shared
     weights, expert_ids = route(logits[:, :num_experts], top_k)
     gate = torch.sigmoid(logits[:, num_experts:]) if has_shared else torch.zeros_like(weights[:, :1])

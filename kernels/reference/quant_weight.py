@@ -1,4 +1,5 @@
-"""Planes -> float32, the specification of every kernel that reads a `QuantWeight`. Knows nothing of ggml's own layout."""
+"""Planes -> float32, the specification of every kernel that reads a `QuantWeight`. Knows nothing of ggml's own
+layout."""
 
 from __future__ import annotations
 

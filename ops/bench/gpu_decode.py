@@ -104,12 +104,14 @@ def profile(step: DecodeStep, inputs: DecodeInputs, wall_us: float) -> None:
         print(f"    {name:24} {len(times):4} x {sum(times) / len(times):7.2f} us = {sum(times):8.1f} us")
 
 
-def time_model(name: str, batches: list[int], contexts: list[int], pdl: bool, with_profile: bool, bandwidth: float) -> None:
+def time_model(name: str, batches: list[int], contexts: list[int], pdl: bool, with_profile: bool,
+               bandwidth: float) -> None:
     shape = SHAPES[name]
     started = time.perf_counter()
     weights = random_model(shape, "cuda")
     torch.cuda.synchronize()
-    print(f"{name}: {torch.cuda.memory_allocated() / 1e9:.1f} GB, made in {time.perf_counter() - started:.1f} s", flush=True)
+    print(f"{name}: {torch.cuda.memory_allocated() / 1e9:.1f} GB, made in {time.perf_counter() - started:.1f} s",
+          flush=True)
     for num_seqs in batches:
         step = DecodeStep(weights, num_seqs, DEVICE, pdl)
         for context_len in contexts:

@@ -79,7 +79,8 @@ def main() -> None:
             bound = first.num_bytes / bandwidth * 1e6
             row = "  ".join(f"w{t.num_warps}r{t.rows_per_thread}u{t.depth} {us:.1f}" for t, us in times.items())
             best = min(times.values())
-            print(f"{kind.name} {rows}x{cols} m{num_tokens}: best {best:.1f} us = {bound / best:.0%} | {row}", flush=True)
+            print(f"{kind.name} {rows}x{cols} m{num_tokens}: best {best:.1f} us = {bound / best:.0%} | {row}",
+                  flush=True)
 
 
 if __name__ == "__main__":

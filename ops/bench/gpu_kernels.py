@@ -56,7 +56,8 @@ def _residual(weights: list[QuantWeight], x: object, group: int, step: DecodeSte
     for warps, chunks, depth in BLOCKS:
         tile = block_tile(weights[0].format, weights[0].num_cols, warps, chunks, depth)
         found[f"w{tile.num_warps} c{tile.chunks} d{tile.depth}"] = [
-            lambda w=w, tile=tile: quant_gemv_residual(x, w, step.residual, norm, step.hidden, group, EPS, tile, pdl=True)
+            lambda w=w, tile=tile: quant_gemv_residual(x, w, step.residual, norm, step.hidden, group, EPS, tile,
+                                                       pdl=True)
             for w in weights
         ]
     return found
@@ -69,7 +70,8 @@ def _attention(name: str, weights: DecodeWeights, num_seqs: int, step: DecodeSte
     out = random_activation(num_seqs, heads.num_q_heads * heads.head_dim, "cuda")
     for context_len in (1, 4096, 32768):
         inputs = random_inputs(SHAPES[name], weights, num_seqs, context_len, "cuda")
-        caches = [(kv, layer.mixer.norms) for kv, layer in zip(inputs.kv, weights.layers, strict=True) if kv is not None]
+        caches = [(kv, layer.mixer.norms) for kv, layer in zip(inputs.kv, weights.layers,
+                                                               strict=True) if kv is not None]
         found[f"attention at {context_len}"] = {
             f"t{tile} w{warps} s{stages}": [
                 lambda kv=kv, norms=norms, inputs=inputs, tile=tile, warps=warps, stages=stages: paged_decode(
@@ -78,7 +80,8 @@ def _attention(name: str, weights: DecodeWeights, num_seqs: int, step: DecodeSte
                     weights.inv_freq, norms, step.workspace, out, EPS, tile, warps, stages, pdl=True)
                 for kv, norms in caches
             ]
-            for tile, warps, stages in ((64, 4, 2), (64, 4, 1), (64, 8, 2), (32, 4, 2), (32, 4, 3), (32, 8, 2), (16, 4, 2))
+            for tile, warps, stages in ((64, 4, 2), (64, 4, 1), (64, 8, 2), (32, 4, 2), (32, 4, 3), (32, 8, 2), (16, 4,
+                                                                                                                 2))
         }
     return found
 
@@ -115,7 +118,8 @@ def families(name: str, weights: DecodeWeights, num_seqs: int) -> dict[str, Vari
         }
     else:
         kinds = [[w.format for w in m.qkv] for m in mixers]
-        found["attention input"] = _gemv([list(m.qkv) for m, k in zip(mixers, kinds, strict=True) if k == kinds[0]], hidden)
+        found["attention input"] = _gemv([list(m.qkv) for m, k in zip(mixers, kinds, strict=True) if k == kinds[0]],
+                                         hidden)
     found |= _attention(name, weights, num_seqs, step)
     experts = [f for f in ffns if isinstance(f, ExpertFFN)]
     if experts:
@@ -165,7 +169,8 @@ def compile_family(name: str, num_seqs: int, family: str) -> None:
     torch.cuda.synchronize()
 
 
-FAMILIES = ["output", "delta_net input", "delta_net step", "attention input", "attention at 1", "router", "gate_up", "down", "swiglu",
+FAMILIES = ["output", "delta_net input", "delta_net step", "attention input", "attention at 1", "router", "gate_up",
+            "down", "swiglu",
             "dense down Q4_K", "dense down Q6_K"]
 
 

@@ -116,7 +116,8 @@ def _mixer(maker: _Maker, shape: ModelShape, index: int) -> AttentionLayer | Del
     parts = [(channels, more), (inner, shape.projection), (2 * shape.v_heads, shape.alpha_beta)]
     small = DeltaNetWeights(torch.randn(channels, 4, device=maker.device) * 0.3, -maker.vector(shape.v_heads),
                             maker.vector(shape.v_heads), maker.vector(shape.d), shape.k_heads)
-    return DeltaNetLayer(_joined(maker, shape.hidden, parts), small, maker.weight(shape.hidden, inner, shape.projection))
+    return DeltaNetLayer(_joined(maker, shape.hidden, parts), small, maker.weight(shape.hidden, inner,
+                                                                                  shape.projection))
 
 
 def _ffn(maker: _Maker, shape: ModelShape, index: int) -> DenseFFN | ExpertFFN:
@@ -137,7 +138,8 @@ def random_model(shape: ModelShape, device: str, num_layers: int | None = None, 
     """Decode weights of `shape`, or of its first `num_layers` layers."""
     maker = _Maker(device, seed)
     layers = tuple(
-        DecodeLayer(maker.vector(shape.hidden), _mixer(maker, shape, i), maker.vector(shape.hidden), _ffn(maker, shape, i))
+        DecodeLayer(maker.vector(shape.hidden), _mixer(maker, shape, i), maker.vector(shape.hidden), _ffn(maker, shape,
+                                                                                                          i))
         for i in range(num_layers or shape.num_layers)
     )
     inv_freq = 1e7 ** -(torch.arange(shape.n_rot // 2, device=device) / (shape.n_rot // 2))

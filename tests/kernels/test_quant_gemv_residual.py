@@ -13,7 +13,8 @@ from tests.kernels.activations import poisoned_activation, random_activation, re
 from tests.kernels.random_weights import random_weight
 
 
-@pytest.mark.parametrize(("kind", "num_tokens", "num_cols"), [(QuantFormat.Q8_0, 1, 288), (QuantFormat.Q6_K, 2, 512), (QuantFormat.Q8_0, 7, 128)])
+@pytest.mark.parametrize(("kind", "num_tokens", "num_cols"), [(QuantFormat.Q8_0, 1, 288), (QuantFormat.Q6_K, 2, 512),
+                                                              (QuantFormat.Q8_0, 7, 128)])
 def test_residual_and_next_input(kind: QuantFormat, num_tokens: int, num_cols: int) -> None:
     x = random_activation(num_tokens, num_cols)
     weight = random_weight(64, num_cols, kind)

@@ -73,7 +73,8 @@ class DecodeStep:
         self.hidden = empty_activation(num_seqs, weights.hidden_size, device)
         self.logits = torch.empty(num_seqs, weights.output.num_rows, dtype=torch.float32, device=device)
         heads = weights.heads
-        partial = torch.empty(num_seqs, heads.num_q_heads, NUM_SPLITS, heads.head_dim, dtype=torch.float32, device=device)
+        partial = torch.empty(num_seqs, heads.num_q_heads, NUM_SPLITS, heads.head_dim, dtype=torch.float32,
+                              device=device)
         self.workspace = (partial, torch.empty(partial.shape[:3], dtype=torch.float32, device=device))
         self._scratch: dict[tuple[str, int, int], Tensor | QuantActivation] = {}
         self._num_seqs = num_seqs
@@ -95,7 +96,8 @@ class DecodeStep:
             else:
                 mixed = self._delta_net(layer.mixer, index, inputs)
                 group = layer.mixer.small.norm.shape[0]
-            quant_gemv_residual(mixed, layer.mixer.output, self.residual, layer.ffn_norm, self.hidden, group, weights.eps,
+            quant_gemv_residual(mixed, layer.mixer.output, self.residual, layer.ffn_norm, self.hidden, group,
+                                weights.eps,
                                 pdl=self.pdl)
             if isinstance(layer.ffn, ExpertFFN):
                 self._experts(layer.ffn, next_norm)
@@ -115,7 +117,8 @@ class DecodeStep:
         assert kv is not None
         mixed = self._activation("attention", self._num_seqs, heads.num_q_heads * heads.head_dim)
         cache = PagedKV(*kv, scales, inputs.block_tables, inputs.context_lens, inputs.block_size)
-        paged_decode(projected, inputs.positions, cache, heads, self.weights.inv_freq, layer.norms, self.workspace, mixed,
+        paged_decode(projected, inputs.positions, cache, heads, self.weights.inv_freq, layer.norms, self.workspace,
+                     mixed,
                      self.weights.eps, pdl=self.pdl)
         return mixed
 
@@ -123,7 +126,8 @@ class DecodeStep:
         projected = self._rows("delta_net", sum(w.num_rows for w in layer.projections))
         quant_gemv(self.hidden, layer.projections, self.weights.eps, out=projected, pdl=self.pdl)
         conv, state = inputs.conv[index], inputs.state[index]
-        assert conv is not None and state is not None
+        assert conv is not None
+        assert state is not None
         mixed = self._activation("delta_net", self._num_seqs, layer.output.num_cols)
         gated_delta_step(projected, layer.small, conv, state, inputs.state_slots, inputs.positions, mixed,
                          pdl=self.pdl)

@@ -45,7 +45,8 @@ class DenseFFN:
 
 @dataclass(frozen=True, slots=True)
 class ExpertFFN:
-    """router: F32, one row per expert and, with a shared expert, its gate's row last; shared: gate, up, down or None."""
+    """router: F32, one row per expert and, with a shared expert, its gate's row last; shared: gate, up, down or
+    None."""
 
     router: QuantWeight
     gate: QuantWeight
@@ -67,7 +68,8 @@ class DecodeLayer:
 
 @dataclass(frozen=True, slots=True)
 class DecodeWeights:
-    """Everything one decode step reads; heads: the cut of an attention layer's projected row; inv_freq: [n_rot / 2] f32."""
+    """Everything one decode step reads; heads: the cut of an attention layer's projected row; inv_freq: [n_rot / 2]
+    f32."""
 
     embedding: QuantWeight
     layers: tuple[DecodeLayer, ...]
