@@ -125,7 +125,7 @@ def _cache(config: Config, hparams: HParams, plan: MemoryPlan) -> CacheManager:
     )
 
 
-def _body(context: WorkerContext) -> None:
+def _body(context: WorkerContext) -> int:
     config, status = context.config, context.status
     status.phase = BootPhase.READING_METADATA
     gguf = GGUFFile.open(context.spec.model_path)
@@ -144,6 +144,7 @@ def _body(context: WorkerContext) -> None:
     info = service_info(config.model, gguf, hparams, plan.max_model_len, is_greedy)
     context.board.write_service_info(msgspec.json.encode(info))
     GpuScheduler(context, engine, sink, plan.num_blocks).run()
+    return process.EXIT_CLEAN
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ log = logging.getLogger("http")
 
 HOUSEKEEPING_S = 1.0
 PEERS_S = 5.0  # how long a worker that was started again waits for its peers before it listens
+CLOSE_S = 0.2  # what idle connections may take to close at the end
 GC_THRESHOLD = 50_000  # allocations between young collections; the default of 700 runs one every few tokens
 
 
@@ -51,8 +52,9 @@ class HttpFrontend:
         self._generations = Generations(self._service, self._pool, self._metrics, self._ids, self._config)
         self._loop = asyncio.get_running_loop()
         self._stop = process.stop_event(self._loop)
+        self._was_cut = False  # the drain ended requests with an error
 
-    async def serve(self) -> None:
+    async def serve(self) -> int:
         """Serve until SIGTERM or Drain, then let the open answers end."""
         servers = self._servers()
         self._context.attach_to_loop(self._loop, self._on_messages, self._pool.on_frames)
@@ -73,7 +75,8 @@ class HttpFrontend:
         await self._drain()
         for server in servers:
             server.stop()  # type: ignore[no-untyped-call]
-        await serving
+        await asyncio.wait((serving,), timeout=CLOSE_S)  # half-sent requests would hold it for ever
+        return process.EXIT_CUT if self._was_cut else process.EXIT_CLEAN
 
     async def _until_peers_are_known(self) -> None:
         """A successor that listens before it can serve takes connections from the others and answers them 503."""
@@ -101,6 +104,7 @@ class HttpFrontend:
         try:
             await asyncio.wait_for(self._generations.idle(), self._config.drain_grace_s or None)
         except TimeoutError:
+            self._was_cut = True
             log.warning("%d requests did not end in time", len(self._generations.open_answers))
             self._pool.router.fail_all(RequestError(503, "The server is shutting down", code="shutting_down"))
             await self._generations.idle()
@@ -133,8 +137,8 @@ class HttpFrontend:
         self._loop.call_later(HOUSEKEEPING_S, self._housekeeping)
 
 
-async def _serve(context: WorkerContext) -> None:
-    await HttpFrontend(context).serve()
+async def _serve(context: WorkerContext) -> int:
+    return await HttpFrontend(context).serve()
 
 
 if __name__ == "__main__":

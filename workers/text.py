@@ -111,12 +111,18 @@ class TextWorker:
         try:
             if self._context.peers.outbox(GPU) is None:
                 raise _engine_unavailable()
-            encode = self._encoder.encode_request
-            encoded = await self._loop.run_in_executor(self._executor, encode, request, self._max_model_len)
-            self._generate(request, encoded)
+            encoded = await self._loop.run_in_executor(self._executor, self._encode_if_open, request)
+            if encoded is not None:
+                self._generate(request, encoded)
         except RequestError as error:
             self._fail(request.request_id, error)
         self.publish()
+
+    def _encode_if_open(self, request: Request) -> EncodedPrompt | None:
+        """On the encoding thread; None when the request was aborted while it stood in line."""
+        if request.request_id not in self._requests:
+            return None
+        return self._encoder.encode_request(request, self._max_model_len)
 
     def _generate(self, request: Request, encoded: EncodedPrompt) -> None:
         """Hand an encoded prompt to the scheduler; nothing happens if the request was aborted meanwhile."""
@@ -265,7 +271,7 @@ def _engine_unavailable() -> RequestError:
     return RequestError(503, "the engine is not ready; try again", code="engine_unavailable")
 
 
-async def _serve(context: WorkerContext) -> None:
+async def _serve(context: WorkerContext) -> int:
     context.status.phase = BootPhase.READING_METADATA
     model = context.config.model
     gguf = GGUFFile.open(context.spec.model_path)
@@ -279,6 +285,7 @@ async def _serve(context: WorkerContext) -> None:
         worker.publish()  # retries frames that did not fit their ring
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), FLUSH_S)
+    return process.EXIT_CLEAN
 
 
 if __name__ == "__main__":
