@@ -26,9 +26,9 @@ def _limited(default: Any, *, low: float | None = None, high: float | None = Non
     return field(default=default, metadata={"low": low, "high": high, "choices": tuple(choices)})
 
 
-def _matching(pattern: str, expected: str) -> Any:
+def _matching(pattern: str, expected: str, default: str = "") -> Any:
     """A dataclass field of text: empty, or all of it as `pattern` says; `expected` is the pattern in words."""
-    return field(default="", metadata={"pattern": pattern, "expected": expected})
+    return field(default=default, metadata={"pattern": pattern, "expected": expected})
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class ModelConfig:
 class EngineConfig:
     """[engine]: where the forward runs and how much memory it may hold."""
 
-    device: str = "auto"                       # "auto", "cpu", "cuda" or "cuda:N"
+    device: str = _matching(r"auto|cpu|cuda(:\d{1,3})?", '"auto", "cpu", "cuda" or "cuda:N"', default="auto")
     runner: str = _limited("model", choices=("model", "scripted"))  # "scripted": no weights, for benchmarks of the rest
     scripted_step_us: int = _limited(0, low=0, high=10_000_000)                # duration of one scripted step
     threads: int = _limited(0, low=0, high=1024)           # CPU threads of the forward; 0: all this process may use
@@ -215,7 +215,7 @@ def load_config(
     if path is not None:
         _merge_toml(tables, path)
     for name, (section, key) in ENVIRONMENT.items():
-        if name in environment:
+        if environment.get(name):  # an empty variable is an unset one
             value = ENVIRONMENT_WORDS.get(name, {}).get(environment[name], environment[name])
             tables.setdefault(section, {})[key] = (value, f"environment {name}")
     for override in overrides:
@@ -234,6 +234,8 @@ def cache_dir(config: ModelConfig) -> Path:
 
 def _merge_toml(tables: dict[str, dict[str, tuple[Any, str]]], path: str) -> None:
     try:
+        if not Path(path).is_file():
+            raise ConfigError(f"{path}: not a file")
         with open(path, "rb") as file:
             document = tomllib.load(file)
     except OSError as error:

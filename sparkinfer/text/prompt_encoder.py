@@ -43,6 +43,8 @@ class PromptEncoder:
         self._template = template
         self._reply_format = _reply_format(tokenizer)
         structural = tokenizer.vocabulary.structural_ids
+        # no token stands for more characters than it has bytes; NFC may join two of the text's into one
+        self._longest_token = 2 * max(1, *(len(tokenizer.token_bytes(i)) for i in range(tokenizer.vocab_size)))
         self._turn_openers = frozenset(structural[text] for text in TURN_OPENERS if text in structural)
 
     @classmethod
@@ -60,18 +62,11 @@ class PromptEncoder:
 
         Raises RequestError 400: template errors, unknown ids, an empty prompt, a prompt longer than the context.
         """
-        token_ids, text = self._encode(request.prompt)
+        token_ids, text = self._encode(request.prompt, max_model_len)
         if not token_ids:
             raise RequestError(400, "the prompt is empty", param=_field(request.prompt))
         if len(token_ids) >= max_model_len:
-            raise RequestError(
-                400,
-                f"This model's maximum context length is {max_model_len} tokens. However, you requested "
-                f"{len(token_ids) + 1} tokens ({len(token_ids)} in the prompt, at least 1 in the completion). "
-                "Please reduce the length of the prompt.",
-                param=_field(request.prompt),
-                code="context_length_exceeded",
-            )
+            raise _too_long(request.prompt, len(token_ids), max_model_len)
         reply_format = self._reply_format if isinstance(request.prompt, ChatPrompt) else ReplyFormat.PLAIN
         starts_in_reasoning = reply_format is ReplyFormat.THINK and text.rstrip().endswith(THINK_OPEN)
         stream = StreamOptions(request.stop, reply_format, starts_in_reasoning)
@@ -82,15 +77,20 @@ class PromptEncoder:
 
     def encode_with_text(self, prompt: Prompt) -> tuple[list[int], str]:
         """Token ids and the text they stand for, however many they are. Raises RequestError 400 as above."""
-        token_ids, text = self._encode(prompt)
+        token_ids, text = self._encode(prompt, None)
         return token_ids, text or self.tokenizer.decode(token_ids, skip_special=False)
 
-    def _encode(self, prompt: Prompt) -> tuple[list[int], str]:
-        """Token ids and text; the text of a token prompt is empty."""
+    def _encode(self, prompt: Prompt, max_model_len: int | None) -> tuple[list[int], str]:
+        """Token ids and text; the text of a token prompt is empty.
+
+        max_model_len: text that cannot fit, whatever its tokens, is refused before it is cut, which takes seconds
+        """
         if isinstance(prompt, ChatPrompt):
             rendered = self._template.render(prompt)
+            self._check_length(prompt, rendered.text, max_model_len)
             return self.tokenizer.encode_rendered(rendered), without_lone_surrogates(rendered.text)
         if isinstance(prompt, TextPrompt):
+            self._check_length(prompt, prompt.text, max_model_len)
             return self.tokenizer.encode_text_prompt(prompt.text), without_lone_surrogates(prompt.text)
         for position, token_id in enumerate(prompt.token_ids):
             if not 0 <= token_id < self.tokenizer.vocab_size:
@@ -100,6 +100,23 @@ class PromptEncoder:
                     param=f"prompt[{position}]",
                 )
         return list(prompt.token_ids), ""
+
+
+    def _check_length(self, prompt: Prompt, text: str, max_model_len: int | None) -> None:
+        least = -(-len(text) // self._longest_token)
+        if max_model_len is not None and least >= max_model_len:
+            raise _too_long(prompt, least, max_model_len)
+
+
+def _too_long(prompt: Prompt, num_tokens: int, max_model_len: int) -> RequestError:
+    return RequestError(
+        400,
+        f"This model's maximum context length is {max_model_len} tokens. However, you requested "
+        f"{num_tokens + 1} tokens ({num_tokens} in the prompt, at least 1 in the completion). "
+        "Please reduce the length of the prompt.",
+        param=_field(prompt),
+        code="context_length_exceeded",
+    )
 
 
 def _check_vocab_size(tokenizer: Tokenizer, tokenizer_file: Path, gguf: GGUFFile) -> None:
