@@ -96,11 +96,10 @@ HALF_BODY = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\
 
 @pytest.mark.parametrize("half", [HALF_BODY, b"GET /hea"])
 def test_half_sent_requests_do_not_hold_the_server(embedded_model: Path, half: bytes) -> None:
-    with Server(embedded_model, *SCRIPTED, "server.drain_grace_s=0") as server:
-        with contextlib.ExitStack() as open_connections:
-            for _ in range(3):
-                connection = open_connections.enter_context(socket.create_connection(("127.0.0.1", server.port)))
-                connection.sendall(half)
-            threading.Event().wait(0.2)
-            server.signal(signal.SIGTERM)
-            assert server.wait() == 0
+    with Server(embedded_model, *SCRIPTED, "server.drain_grace_s=0") as server, contextlib.ExitStack() as connections:
+        for _ in range(3):
+            connection = connections.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            connection.sendall(half)
+        threading.Event().wait(0.2)
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 0, server.log
