@@ -11,16 +11,14 @@ from sparkinfer.api.models import MAX_TOP_LOGPROBS, ModelInfo
 from sparkinfer.api.sampling import read_choices, read_priority, read_sampling, read_stop
 from sparkinfer.api.schema import (
     Object,
-    as_object,
     fail,
     read_bool,
-    read_choice,
     read_int,
-    read_list,
     read_object,
     read_str,
 )
 from sparkinfer.api.template_kwargs import Thinking, read_thinking
+from sparkinfer.api.unsupported import refuse_unsupported
 from sparkinfer.request import ChatPrompt, Request
 
 
@@ -31,7 +29,6 @@ def parse_chat(body: Object, info: ModelInfo, new_request_id: NewRequestId) -> G
     """
     thinking = read_thinking(body)
     prompt = parse_chat_prompt(body, thinking)
-    _refuse_response_format(body)
     _check_ignored(body)
     stream, include_usage = read_stream(body)
     request = Request(
@@ -48,7 +45,7 @@ def parse_chat(body: Object, info: ModelInfo, new_request_id: NewRequestId) -> G
 def parse_chat_prompt(body: Object, thinking: Thinking) -> ChatPrompt:
     """Messages and everything else that changes how they are rendered."""
     messages = parse_messages(body.get("messages"))
-    _refuse_tools(body)
+    refuse_unsupported(body)
     continue_final = read_bool(body, "continue_final_message", False)
     add_generation_prompt = read_bool(body, "add_generation_prompt", not continue_final)
     if continue_final and add_generation_prompt:
@@ -69,30 +66,6 @@ def _read_logprobs(body: Object) -> int | None:
     if top and not wanted:
         fail("top_logprobs", "needs logprobs to be true")
     return (top or 0) if wanted else None
-
-
-def _refuse_tools(body: Object) -> None:
-    """Tools may be listed with tool_choice "none", which keeps them out of the prompt, and not be called."""
-    tools = read_list(body, "tools") or []
-    for i, tool in enumerate(tools):
-        as_object(tool, f"tools[{i}]")
-    choice = body.get("tool_choice")
-    if choice is not None and not isinstance(choice, dict):
-        choice = read_choice(body, "tool_choice", ("none", "auto", "required"))
-    if tools and choice != "none":
-        fail("tools", "tool calling is not supported yet")
-    read_bool(body, "parallel_tool_calls", True)
-
-
-def _refuse_response_format(body: Object) -> None:
-    response_format = read_object(body, "response_format")
-    if response_format is None:
-        return
-    kind = read_choice(response_format, "type", ("text", "json_object", "json_schema"), "response_format")
-    if kind is None:
-        fail("response_format.type", "is required")
-    if kind != "text":
-        fail("response_format", f"type {kind!r} is not supported yet")
 
 
 def _check_ignored(body: Object) -> None:

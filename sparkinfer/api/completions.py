@@ -12,6 +12,7 @@ from sparkinfer.api.generation import Generation, NewRequestId, read_stream
 from sparkinfer.api.models import MAX_TOP_LOGPROBS, ModelInfo
 from sparkinfer.api.sampling import read_choices, read_priority, read_sampling, read_stop, read_token_ids
 from sparkinfer.api.schema import Object, as_list, fail, read_bool, read_int, read_str, type_name
+from sparkinfer.api.unsupported import refuse_unsupported
 from sparkinfer.request import Prompt, Request, TextPrompt, TokenPrompt
 
 MAX_PROMPTS = 256  # in one request
@@ -29,6 +30,7 @@ def parse_completion(body: Object, info: ModelInfo, new_request_id: NewRequestId
         fail("prompt", f"prompts times n must be at most {MAX_TOTAL_CHOICES}, got {len(prompts) * n}")
     for key in ("user", "model"):
         read_str(body, key)
+    refuse_unsupported(body)
     stream, include_usage = read_stream(body)
     sampling = read_sampling(body, info, read_int(body, "logprobs", 0, MAX_TOP_LOGPROBS))
     stop = read_stop(body)

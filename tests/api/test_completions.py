@@ -73,6 +73,8 @@ def test_fields() -> None:
     ("body", "param"),
     [
         ({"suffix": "x"}, "suffix"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"tools": [{"type": "function"}]}, "tools"),
         ({"suffix": ""}, "suffix"),
         ({"best_of": 2}, "best_of"),
         ({"best_of": 0}, "best_of"),
