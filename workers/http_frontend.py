@@ -75,7 +75,9 @@ class HttpFrontend:
         await self._drain()
         for server in servers:
             server.stop()  # type: ignore[no-untyped-call]
-        await asyncio.wait((serving,), timeout=CLOSE_S)  # half-sent requests would hold it for ever
+        # Half-sent requests would hold it for ever; what it says about being abandoned concerns nobody.
+        await asyncio.wait((serving,), timeout=CLOSE_S)
+        self._loop.set_exception_handler(lambda _loop, details: log.debug("closing: %s", details["message"]))
         return process.EXIT_CUT if self._was_cut else process.EXIT_CLEAN
 
     async def _until_peers_are_known(self) -> None:
