@@ -20,6 +20,8 @@ def converted(where: str, value: Any, kind: Any, source: str) -> Any:
     """`value` as the field's type; text from the environment or --set is parsed, TOML values must fit already."""
     from_text = isinstance(value, str) and (source == "--set" or source.startswith("environment "))
     origin = typing.get_origin(kind) or kind
+    if origin is tuple and from_text and value.lstrip().startswith("["):
+        raise ConfigError(f"{where} = {value!r}: expected values separated by commas, without brackets")
     if origin is tuple:
         items = [item for item in value.split(",") if item] if from_text else value
         if not isinstance(items, list) or not all(isinstance(item, str) and item.isascii() and item for item in items):

@@ -13,6 +13,7 @@ damaged is removed. Several models may share a directory; disk_gib counts them a
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -51,6 +52,8 @@ class PrefixDisk:
             self._scan()
         except OSError as error:
             raise ConfigError(f"[prefix_cache] directory = {str(directory)!r}: {error.strerror}") from None
+        if not os.access(directory / fingerprint, os.W_OK | os.X_OK):
+            raise ConfigError(f"[prefix_cache] directory = {str(directory)!r}: {fingerprint} in it is not writable")
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="prefix_read")
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="prefix_write")
 
@@ -92,10 +95,13 @@ class PrefixDisk:
             self._add(key, size)
 
     def _read_all(self, names: list[str]) -> list[bytes]:
-        payloads = []
+        payloads: list[bytes] = []
         for name in names:
             payload = self._read(name)
             if payload is None:
+                # Whoever asked computes all of this again: let it be written again, whatever else is damaged of it.
+                for later in names[len(payloads) :]:
+                    self._forget(f"{self._folder}/{later}")
                 break
             payloads.append(payload)
         return payloads
@@ -105,15 +111,14 @@ class PrefixDisk:
         path = self._directory / key
         try:
             content = path.read_bytes()
-            os.utime(path)
-        except OSError:
-            self._forget(key)
+        except (OSError, MemoryError):
             return None
+        with contextlib.suppress(OSError):  # a hint for the next start, which needs the file's owner
+            os.utime(path)
         payload = content[HEADER_BYTES:]
         if content[:HEADER_BYTES] != MAGIC + _digest(name, payload):
-            log.warning("%s is damaged: removed", path)
-            path.unlink(missing_ok=True)
-            self._forget(key)
+            log.warning("%s is damaged and not used", path)
+            _remove(path)
             return None
         with self._lock:
             if key in self._sizes:
@@ -132,7 +137,7 @@ class PrefixDisk:
             self._add(key, HEADER_BYTES + len(payload))
         except OSError as error:
             log.warning("%s was not written: %s", path, error.strerror)
-            temporary.unlink(missing_ok=True)
+            _remove(temporary)
         finally:
             self._num_queued -= 1
 
@@ -147,11 +152,17 @@ class PrefixDisk:
                 self._num_bytes -= num_bytes
                 victims.append(victim)
         for victim in victims:
-            (self._directory / victim).unlink(missing_ok=True)
+            _remove(self._directory / victim)
 
     def _forget(self, key: str) -> None:
         with self._lock:
             self._num_bytes -= self._sizes.pop(key, 0)
+
+
+def _remove(path: Path) -> None:
+    """Delete a file if it can be deleted; what stays is damaged for its next reader as well."""
+    with contextlib.suppress(OSError):
+        path.unlink()
 
 
 def _digest(name: str, payload: bytes) -> bytes:

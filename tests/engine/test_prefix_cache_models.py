@@ -220,5 +220,5 @@ def test_damaged_files_are_removed_and_computed_again(model, tmp_path, damage, c
     with Service(model, directory=tmp_path) as service:
         service.run(1, prompt)
         assert service.cached[1, 0] < 40
-    assert ("is damaged: removed" in caplog.text) == (damage != "removed")
+    assert ("is damaged and not used" in caplog.text) == (damage != "removed")
     assert_as_if_alone(model, service, {1: (prompt, {})})

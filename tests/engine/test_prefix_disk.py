@@ -87,3 +87,47 @@ def test_leftovers_of_a_crash_and_strange_files_do_no_harm(open_disk, tmp_path):
 def test_a_directory_that_cannot_be_used_is_the_operators_error():
     with pytest.raises(ConfigError, match=r"\[prefix_cache\] directory = '/proc/self/nothing'"):
         PrefixDisk(Path("/proc/self/nothing"), MODEL, 1)
+
+
+def test_everything_behind_damage_is_written_again(open_disk, tmp_path):
+    """One restart heals a prefix, however many of its files are damaged."""
+    disk = open_disk()
+    for name in NAMES[:4]:
+        disk.write(name, name.encode())
+    disk.flush()
+    for name in (NAMES[1], NAMES[3]):
+        path = tmp_path / MODEL / name
+        path.write_bytes(path.read_bytes()[:-1] + b"x")
+    assert disk.read(NAMES[:4]).result() == [NAMES[0].encode()]
+    for name in NAMES[:4]:
+        disk.write(name, name.encode())
+    disk.flush()
+    assert open_disk().read(NAMES[:4]).result() == [name.encode() for name in NAMES[:4]]
+
+
+def test_a_damaged_file_that_cannot_be_deleted_is_only_not_used(open_disk, tmp_path, monkeypatch):
+    disk = open_disk()
+    disk.write(NAMES[0], b"abc")
+    disk.flush()
+    path = tmp_path / MODEL / NAMES[0]
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+
+    def refuse(*_, **__):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert disk.read(NAMES[:1]).result() == []
+    assert not disk.has(NAMES[0])
+
+
+def test_files_of_another_owner_are_used(open_disk, monkeypatch):
+    """Setting the time of use needs ownership; reading does not."""
+    disk = open_disk()
+    disk.write(NAMES[0], b"abc")
+    disk.flush()
+
+    def refuse(*_, **__):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("os.utime", refuse)
+    assert disk.read(NAMES[:1]).result() == [b"abc"]

@@ -27,6 +27,7 @@ from tests.system.harness import ROOT, SCRIPTED, Server, one_line, run_superviso
         ("server.port=eighty", ["[server] port", "integer"]),
         ("engine.runner=magic", ["[engine] runner", "model, scripted"]),
         ("scheduler.policy=lottery", ["[scheduler] policy", "continuous"]),
+        ('server.api_keys=["a","b"]', ["[server] api_keys", "commas"]),
         ("nonsense", ["section.key=value"]),
     ],
 )
