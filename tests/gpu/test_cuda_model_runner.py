@@ -23,7 +23,7 @@ NUM_SEQS = 16
 GREEDY = SamplingParams(max_tokens=64, temperature=0.0, seed=1)
 WATCHED = SamplingParams(max_tokens=64, temperature=0.0, seed=1, logprobs=1024)
 MAX_MEAN_KL = 1e-3  # int8 activations
-MARGIN = 0.15  # three times what such activations move a difference of logits by in models as small and flat as these
+MARGIN = 0.05  # nat; a best token that wins by more must stay the best
 MODELS = ("qwen2", "qwen3", "qwen3moe", "qwen35", "tiny-llama", "tiny-hybrid-moe")
 
 
@@ -50,13 +50,13 @@ def prompt(start: int, count: int) -> list[int]:
 
 
 def check(driver: RunnerDriver, path: Path, keys: list[object]) -> None:
-    """A near-tied router may send a token to other experts than the reference does, however small the noise is."""
+    """Mean KL over all rows, and no other best token where the reference is clear."""
     found = [disagreement(path, driver.tokens[key], driver.logprobs[key], MARGIN) for key in keys]
     counts = [len(driver.logprobs[key]) for key in keys]
     mean_kl = sum(kl * count for (kl, _), count in zip(found, counts)) / sum(counts)
     num_wrong = sum(wrong for _, wrong in found)
     assert mean_kl < MAX_MEAN_KL, (mean_kl, found)
-    assert num_wrong <= (0.02 * sum(counts) if "moe" in path.stem else 0), found
+    assert num_wrong == 0, found
 
 
 @pytest.mark.parametrize("stepwise_tokens", [0, 16])
