@@ -22,6 +22,6 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     repetition_penalty: float = 1.0   # > 0; 1: off
     logit_bias: dict[int, float] = {}  # token id -> added to the logit
     seed: int | None = None           # choice i of n uses seed + i
-    stop_token_ids: tuple[int, ...] = ()  # beyond the model's own; the token that stops is not part of the output
-    ignore_eos: bool = False          # the model's own stop tokens do not end generation
+    stop_token_ids: tuple[int, ...] = ()  # the text worker adds the model's own; what stops is no part of the output
+    ignore_eos: bool = False          # the text worker does not
     logprobs: int | None = None

@@ -137,7 +137,7 @@ def _body(context: WorkerContext) -> int:
     cache = _cache(config, hparams, plan)
     scheduler = Scheduler(config.scheduler, cache, plan.max_model_len)
     sink = RingSink(context)
-    engine = Engine(scheduler, runner, sink, frozenset())
+    engine = Engine(scheduler, runner, sink)
     attach_disk(config, gguf, cache, runner, engine)
     warm_up(pinned_tokens(config.prefix_cache, hparams.vocab_size), cache, engine)
     is_greedy = config.engine.deterministic or config.model.sampling_defaults == "greedy"

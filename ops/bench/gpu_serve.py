@@ -125,8 +125,7 @@ def run_engine(runner: CudaModelRunner, streams: int, tokens: int, prompt_tokens
     """Greedy answers of `streams` requests at once."""
     sink = CountingSink()
     cache = CacheManager(BlockManager(runner.num_blocks, BLOCK_SIZE))
-    engine = Engine(Scheduler(SchedulerConfig(max_num_seqs=max(8, streams)), cache, MAX_MODEL_LEN), runner, sink,
-                    frozenset())
+    engine = Engine(Scheduler(SchedulerConfig(max_num_seqs=max(8, streams)), cache, MAX_MODEL_LEN), runner, sink)
     sampling = SamplingParams(max_tokens=tokens, temperature=0.0)
     started = time.monotonic()
     for number in range(streams):

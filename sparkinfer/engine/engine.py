@@ -59,16 +59,14 @@ class Engine:
         scheduler: Scheduler,
         model_runner: ModelRunner,
         sink: OutputSink,
-        stop_token_ids: frozenset[int],
         overlap: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """stop_token_ids: the model's own. overlap False: wait for each step before the next is scheduled."""
+        """overlap False: wait for each step before the next is scheduled."""
         self.scheduler = scheduler
         self.stats = EngineStats()
         self._model_runner = model_runner
         self._sink = sink
-        self._stop_token_ids = stop_token_ids
         self._max_in_flight = 1 if overlap else 0
         self._clock = clock
         self.while_waiting: Callable[[], None] | None = None
@@ -95,12 +93,11 @@ class Engine:
     ) -> None:
         """Queue `n` sequences over one prompt, choice i with seed + i.
 
+        sampling:  its stop_token_ids are all there are; an Engine knows no model's own
         mask_rows: where each choice's masks are; empty: nothing constrains them
         The next step tells the sink that they are queued, or that each of them has ended with an error.
         """
         stop_token_ids = frozenset(sampling.stop_token_ids)
-        if not sampling.ignore_eos:
-            stop_token_ids |= self._stop_token_ids
         seed = request_id if sampling.seed is None else sampling.seed
         now = self._clock()
         sequences = [

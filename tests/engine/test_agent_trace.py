@@ -36,9 +36,7 @@ class Agents:
             bytes_per_snapshot=(16 << 20) if has_state else 0, free=32 << 30,
         )
         runner = ScriptedModelRunner(answer_to, num_blocks, BLOCK_SIZE)
-        self.engine = Engine(
-            Scheduler(SchedulerConfig(max_num_seqs=8), self.cache, 100_000), runner, self, frozenset([EOS])
-        )
+        self.engine = Engine(Scheduler(SchedulerConfig(max_num_seqs=8), self.cache, 100_000), runner, self)
         self.rng = random.Random(1)
         self.num_requests = 0
         self.answers: dict[int, list[int]] = {}
@@ -63,7 +61,7 @@ class Agents:
         self.num_requests += len(prompts)
         for request_id, prompt in zip(ids, prompts):
             turns = tuple(i for i, token_id in enumerate(prompt) if token_id == OPENER)
-            sampling = SamplingParams(max_tokens=100, temperature=0.0)
+            sampling = SamplingParams(max_tokens=100, temperature=0.0, stop_token_ids=(EOS,))
             self.engine.submit(RequestId(request_id), 0, prompt, sampling, hints=PrefixHints(turn_starts=turns))
         while self.engine.has_work:
             self.engine.step()

@@ -139,7 +139,7 @@ def test_engine_resumes_cached_prefixes(path: Path, monkeypatch: pytest.MonkeyPa
                            bytes_per_snapshot=bytes_per_slot(HParams.from_gguf(GGUFFile.open(path))), free=1 << 30)
         config = SchedulerConfig(max_num_seqs=NUM_SEQS, max_num_batched_tokens=40)
         sink = TokenSink()
-        engine = Engine(Scheduler(config, cache, 256), runner, sink, frozenset())
+        engine = Engine(Scheduler(config, cache, 256), runner, sink)
         for number, prompt_token_ids in enumerate(prompts):
             engine.submit(RequestId(number), 0, prompt_token_ids, SamplingParams(max_tokens=9, temperature=0.0))
         while engine.has_work:

@@ -67,7 +67,7 @@ class Service:
             MAX_NUM_SEQS, length, CPU,
         )
         self.scheduler = Scheduler(SchedulerConfig(max_num_seqs=MAX_NUM_SEQS, **limits), cache, length)
-        self.engine = Engine(self.scheduler, self.runner, self, frozenset())
+        self.engine = Engine(self.scheduler, self.runner, self)
         self.said: dict[tuple[int, int], list[tuple]] = {}
         self.num_cached: dict[int, int] = {}
         self.codes: dict[int, str | None] = {}

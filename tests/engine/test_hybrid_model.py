@@ -86,7 +86,7 @@ def test_mixed_chunked_and_preempted_sequences_follow_the_model(model, swap_byte
     cache = CacheManager(BlockManager(NUM_BLOCKS, BLOCK_SIZE), swap_space=SwapSpace(swap_bytes, 1, 1))
     scheduler = Scheduler(config, cache, model.hparams.max_position)
     sink = Collected()
-    engine = Engine(scheduler, runner, sink, frozenset())
+    engine = Engine(scheduler, runner, sink)
     rng = np.random.default_rng(11)
     prompts = [rng.integers(0, vocab_size, length).tolist() for length in (1, 23, 9, 30, 4, 17)]
     sampling = SamplingParams(max_tokens=24, temperature=0.0, logprobs=0)

@@ -18,8 +18,8 @@ from sparkinfer.engine.scheduler_output import Admission, ScheduledSequence, Sch
 from sparkinfer.engine.token_mask import MaskBatch, allowed_tokens
 from sparkinfer.request import FinishReason, RequestId
 from sparkinfer.sampling_params import SamplingParams
-from tests.engine.test_engine import EOS, make_engine
-from tests.engine.test_torch_model_runner import CONTROLS, CPU, VOCAB_SIZE, HashModel, Rig, make_requests
+from tests.engine.engines import EOS, make_engine, sampling
+from tests.engine.hash_model import CONTROLS, CPU, VOCAB_SIZE, HashModel, Rig, make_requests
 
 
 def mask_of(allowed: set[int], vocab_size: int = VOCAB_SIZE) -> np.ndarray:
@@ -50,7 +50,7 @@ class Grammar:
 
 def submit(engine: Engine, request_id: int, prompt: list[int], controls: dict, mask_row: int | None) -> None:
     mask_rows = () if mask_row is None else (mask_row,)
-    engine.submit(RequestId(request_id), 0, prompt, SamplingParams(**controls), mask_rows=mask_rows)
+    engine.submit(RequestId(request_id), 0, prompt, sampling(**controls), mask_rows=mask_rows)
 
 
 def run(engine: Engine) -> None:

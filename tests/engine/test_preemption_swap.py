@@ -18,9 +18,9 @@ from sparkinfer.engine.state_pool import StatePool
 from sparkinfer.engine.swap_space import MIN_SWAP_TOKENS, SwapSpace
 from sparkinfer.engine.swap_store import SwapStore
 from sparkinfer.request import FinishReason, RequestId
+from tests.engine.hash_model import CPU, REQUESTS, Rig, solo
 from tests.engine.scheduling import EOS, PagedDevice, add, give, make_scheduler, make_sequence, solo_output
 from tests.engine.test_hybrid_model import CHECKPOINT
-from tests.engine.test_torch_model_runner import CPU, REQUESTS, Rig, solo
 
 BIG = 1 << 30
 

@@ -62,7 +62,7 @@ class Service:
         )
         config = SchedulerConfig(max_num_seqs=MAX_NUM_SEQS, max_num_batched_tokens=16, prefill_chunk_tokens=8)
         self.scheduler = Scheduler(config, self.cache, hparams.max_position)
-        self.engine = Engine(self.scheduler, runner, self, frozenset())
+        self.engine = Engine(self.scheduler, runner, self)
         if directory is not None:
             tier = self.cache.disk = DiskTier(self.cache.prefix_cache, PrefixDisk(directory, "0" * 32, 1 << 30))
             self.engine.before_close = lambda: save_all(tier, runner, grace_s=60)
