@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import msgspec
 
-from sparkinfer.request import CacheReport, Prompt, Request, RequestId
+from sparkinfer.request import CacheReport, Prompt, Request, RequestId, ToolCallDelta
 from sparkinfer.sampling_params import SamplingParams
 
 
@@ -70,6 +70,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, tag="generate", omit_d
     turn_starts: list[int] = []       # positions in the prompt where a turn begins, ascending
     uses_cache: bool = True
     explain_cache: bool = False
+    mask_rows: list[int] = []         # per choice, its row in the mask table; empty: unconstrained
 
 
 class PeerUp(msgspec.Struct, frozen=True, tag="peer_up"):
@@ -156,6 +157,7 @@ class Delta(msgspec.Struct, frozen=True, tag="delta", array_like=True):
     reasoning: str
     num_tokens: int
     logprobs: list[TokenLogprob] | None = None
+    tool_calls: list[ToolCallDelta] = []
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finish", array_like=True):

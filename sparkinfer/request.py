@@ -22,6 +22,7 @@ class FinishReason(IntEnum):
     LENGTH = 2  # max_tokens, or the context is full
     ABORT = 3   # cancelled by the client or by a deadline
     ERROR = 4   # something of ours failed
+    TOOL_CALLS = 5  # STOP, after at least one call; the text worker tells it apart, the engine never says it
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +31,65 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     name: str
     arguments: str
+
+
+class ToolCallDelta(msgspec.Struct, frozen=True, array_like=True):
+    """A growing call of an answer: `id` and `name` come with its first delta alone, `arguments` piece by piece."""
+
+    index: int                        # of the call within its choice, from 0
+    id: str = ""
+    name: str = ""
+    arguments: str = ""               # the next characters of the JSON text of its arguments
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A function that the model may call."""
+
+    name: str
+    definition: str                   # JSON: {"type": "function", "function": {...}}, keys in the client's order
+    parameters: str = "{}"            # JSON Schema of the arguments, an object
+    strict: bool = False
+
+
+class ToolPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Which calls an answer may, or must, make. Without tools in the prompt it says nothing."""
+
+    choice: Literal["auto", "none", "required"] = "auto"
+    allowed: tuple[str, ...] = ()     # names; empty: every tool of the prompt
+    parallel: bool = True             # more than one call in an answer
+
+
+class JsonObjectFormat(msgspec.Struct, frozen=True, tag="json_object"):
+    """Any JSON object."""
+
+
+class JsonSchemaFormat(msgspec.Struct, frozen=True, tag="json_schema"):
+    """JSON that validates. `schema` is JSON text: its numbers may exceed what msgpack holds."""
+
+    schema: str
+    name: str = ""
+    strict: bool = False
+
+
+class RegexFormat(msgspec.Struct, frozen=True, tag="regex"):
+    """Text that matches the whole pattern."""
+
+    pattern: str
+
+
+class GrammarFormat(msgspec.Struct, frozen=True, tag="grammar"):
+    """Text of a context-free grammar, in Lark's notation."""
+
+    grammar: str
+
+
+class ChoiceFormat(msgspec.Struct, frozen=True, tag="choice"):
+    """One of these texts."""
+
+    choices: tuple[str, ...]
+
+
+OutputFormat = JsonObjectFormat | JsonSchemaFormat | RegexFormat | GrammarFormat | ChoiceFormat
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -47,7 +107,7 @@ class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="chat", omit_def
     """Messages to be rendered by the model's chat template."""
 
     messages: tuple[Message, ...]
-    tools: tuple[dict[str, Any], ...] = ()           # OpenAI function definitions, keys in the client's order
+    tools: tuple[Tool, ...] = ()
     template_kwargs: dict[str, Any] = {}             # enable_thinking, reasoning_effort, preserve_thinking, ...
     add_generation_prompt: bool = True
     continue_final_message: bool = False             # the last assistant message is a prefix to be continued
@@ -100,3 +160,5 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     client_id: int = 0                # whose fair share it is: a number per API key, 0 without keys
     uses_cache: bool = True           # its prefix may come from others, and others may have it
     explain_cache: bool = False       # the usage says how much of the prompt was reused, and why no more
+    tool_policy: ToolPolicy = ToolPolicy()
+    output_format: OutputFormat | None = None  # of the content; None: free text

@@ -13,8 +13,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from ipc.messages import Delta, Failed, Finished, Started, TextEvent, Tokenized, TokenLogprob
-from sparkinfer.api import sse
+from ipc.messages import Delta, Failed, Finished, Started, TextEvent, Tokenized
 from sparkinfer.api.generation import Generation
 from sparkinfer.api.reply import Choice, Reply
 from sparkinfer.api.usage import Usage
@@ -33,9 +32,9 @@ class Transport(Protocol):
 class Body(Protocol):
     """Where an Answer puts what it learns; `index` counts choices over all prompts."""
 
-    def start(self, index: int, echo: str) -> None: ...
-    def delta(self, index: int, content: str, reasoning: str, logprobs: list[TokenLogprob] | None) -> None: ...
-    def finish(self, index: int, finish_reason: FinishReason) -> None: ...
+    def start(self, index: int, echo: str, num_prompt_tokens: int) -> None: ...
+    def delta(self, index: int, delta: Delta) -> None: ...
+    def finish(self, index: int, finish_reason: FinishReason, stop_string: str | None) -> None: ...
     def end(self, usage: Usage) -> None: ...
     def fail(self, error: RequestError) -> None: ...
     def flush(self) -> None: ...
@@ -54,14 +53,18 @@ class StreamBody:
         self._meter: UnreadMeter | None = None
         self.quiet_ticks = 0  # turns of the keep-alive clock since the last write
 
-    def start(self, index: int, echo: str) -> None:
-        self._chunks.append(self._reply.start(index, echo))
+    @property
+    def headers(self) -> list[tuple[str, str]]:
+        return self._reply.stream_headers
 
-    def delta(self, index: int, content: str, reasoning: str, logprobs: list[TokenLogprob] | None) -> None:
-        self._chunks.append(self._reply.delta(index, content, reasoning, logprobs))
+    def start(self, index: int, echo: str, num_prompt_tokens: int) -> None:
+        self._chunks.append(self._reply.start(index, echo, num_prompt_tokens))
 
-    def finish(self, index: int, finish_reason: FinishReason) -> None:
-        self._chunks.append(self._reply.finish(index, finish_reason))
+    def delta(self, index: int, delta: Delta) -> None:
+        self._chunks.append(self._reply.delta(index, delta))
+
+    def finish(self, index: int, finish_reason: FinishReason, stop_string: str | None) -> None:
+        self._chunks.append(self._reply.finish(index, finish_reason, stop_string))
 
     def end(self, usage: Usage) -> None:
         self._chunks.append(self._reply.end(usage if self._send_usage else None))
@@ -94,11 +97,11 @@ class StreamBody:
                 self._meter.add(len(data))
 
     def tick(self) -> None:
-        """Half a keep-alive interval went by; the second one without a write sends a comment."""
+        """Half a keep-alive interval went by; the second one without a write sends a sign of life."""
         self.quiet_ticks += 1
         if self.quiet_ticks >= 2 and self._transport is not None:
-            self._transport.send_bytes(sse.KEEP_ALIVE)
-            self.quiet_ticks = 0
+            self._chunks.append(self._reply.keep_alive())
+            self.flush()
 
 
 class WholeBody:
@@ -109,14 +112,15 @@ class WholeBody:
         self._choices = [Choice(index) for index in range(num_choices)]
         self.document = b""
 
-    def start(self, index: int, echo: str) -> None:
+    def start(self, index: int, echo: str, num_prompt_tokens: int) -> None:
         self._choices[index].echo = echo
 
-    def delta(self, index: int, content: str, reasoning: str, logprobs: list[TokenLogprob] | None) -> None:
-        self._choices[index].add(content, reasoning, logprobs)
+    def delta(self, index: int, delta: Delta) -> None:
+        self._choices[index].add(delta)
 
-    def finish(self, index: int, finish_reason: FinishReason) -> None:
+    def finish(self, index: int, finish_reason: FinishReason, stop_string: str | None) -> None:
         self._choices[index].finish_reason = finish_reason
+        self._choices[index].stop_string = stop_string
 
     def end(self, usage: Usage) -> None:
         self.document = self._reply.document(self._choices, usage)
@@ -159,7 +163,7 @@ class Answer:
             return
         if type(event) is Delta:
             index = self._first_index[event.request_id] + event.choice
-            self._body.delta(index, event.content, event.reasoning, event.logprobs)
+            self._body.delta(index, event)
             self._has_new_tokens = True
         elif type(event) is Finished:
             self._finish(event)
@@ -198,18 +202,18 @@ class Answer:
         for request in self.requests:
             if request.request_id == event.request_id:
                 for choice in range(request.n):
-                    self._body.start(first + choice, event.echo)
+                    self._body.start(first + choice, event.echo, event.num_prompt_tokens)
         self._cached[event.request_id] = 0
         if not self.started.done() and len(self._cached) == len(self.requests):
             self.started.set_result(None)
 
     def _finish(self, event: Finished) -> None:
         reason = FinishReason(event.finish_reason)
-        if reason not in (FinishReason.STOP, FinishReason.LENGTH):
+        if reason in (FinishReason.ABORT, FinishReason.ERROR):
             self.fail(RequestError(503, "The generation was aborted", code="aborted"))
             return
         self._metrics.count_choice(event)
-        self._body.finish(self._first_index[event.request_id] + event.choice, reason)
+        self._body.finish(self._first_index[event.request_id] + event.choice, reason, event.stop_string)
         self.usage.add_choice(event.num_tokens, event.num_reasoning_tokens, event.ttft_ms, event.generation_ms)
         self.usage.cache = self.usage.cache or event.cache
         self._cached[event.request_id] = max(self._cached.get(event.request_id, 0), event.num_cached_tokens)

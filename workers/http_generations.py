@@ -11,7 +11,6 @@ import secrets
 import time
 from collections.abc import Callable
 
-from sparkinfer.api import sse
 from sparkinfer.api.chat import parse_chat
 from sparkinfer.api.chat_reply import ChatReply
 from sparkinfer.api.completions import parse_completion
@@ -142,7 +141,7 @@ class Generations:
                 raise answer.error
             if isinstance(body, StreamBody) and not answer.is_cancelled:
                 self._streams.add(body)
-                body.attach(exchange.open_stream(sse.HEADERS), self._meter(exchange))
+                body.attach(exchange.open_stream(body.headers), self._meter(exchange))
             await answer.finished
             if answer.is_cancelled:
                 exchange.sent_status = CLIENT_GONE

@@ -6,59 +6,50 @@ from collections.abc import Sequence
 from typing import Any
 
 from sparkinfer.api import sse
-from sparkinfer.api.errors import error_object
-from sparkinfer.api.logprobs import TokenLogprob, chat_logprobs
+from sparkinfer.api.logprobs import chat_logprobs
 from sparkinfer.api.models import ModelInfo
-from sparkinfer.api.reply import FINISH_REASONS, Choice
+from sparkinfer.api.openai_stream import OpenAIStream
+from sparkinfer.api.reply import FINISH_REASONS, Choice, ReplyDelta
 from sparkinfer.api.usage import Usage
-from sparkinfer.errors import RequestError
-from sparkinfer.request import FinishReason
+from sparkinfer.request import FinishReason, ToolCallDelta
 
 
-class ChatReply:
+class ChatReply(OpenAIStream):
     """One answer. Reasoning goes out under both names in use, `reasoning` and `reasoning_content`, or not at all."""
 
     def __init__(self, reply_id: str, created: int, info: ModelInfo, *, exclude_reasoning: bool = False) -> None:
         """reply_id: hexadecimal, unique; created: Unix time."""
-        self._head = {
-            "id": f"chatcmpl-{reply_id}",
-            "object": "chat.completion.chunk",
-            "created": created,
-            "model": info.model,
-            "system_fingerprint": info.fingerprint,
-        }
+        super().__init__(f"chatcmpl-{reply_id}", "chat.completion.chunk", created, info)
         self._exclude_reasoning = exclude_reasoning
         self._content: dict[int, sse.Envelope] = {}
         self._reasoning: dict[int, sse.Envelope] = {}
 
-    def start(self, index: int, echo: str) -> bytes:
+    def start(self, index: int, echo: str, num_prompt_tokens: int) -> bytes:
         hole = sse.Envelope.hole()
         self._content[index] = sse.Envelope(self._chunk(index, {"content": hole}))
         self._reasoning[index] = sse.Envelope(self._chunk(index, {"reasoning": hole, "reasoning_content": hole}))
         return sse.event(self._chunk(index, {"role": "assistant", "content": None}))
 
-    def delta(self, index: int, content: str, reasoning: str, logprobs: Sequence[TokenLogprob] | None) -> bytes:
-        if reasoning and not self._exclude_reasoning:
-            if logprobs and not content:
-                delta = {"reasoning": reasoning, "reasoning_content": reasoning}
-                return sse.event(self._chunk(index, delta, logprobs=chat_logprobs(logprobs)))
-            chunk = self._reasoning[index].render(reasoning)
-            return chunk + self.delta(index, content, "", logprobs) if content else chunk
-        if logprobs:
-            return sse.event(self._chunk(index, {"content": content}, logprobs=chat_logprobs(logprobs)))
-        return self._content[index].render(content) if content else b""
+    def delta(self, index: int, delta: ReplyDelta) -> bytes:
+        reasoning = "" if self._exclude_reasoning else delta.reasoning
+        if delta.logprobs or delta.tool_calls:
+            return self._rare_delta(index, delta, reasoning)
+        chunk = self._reasoning[index].render(reasoning) if reasoning else b""
+        return chunk + self._content[index].render(delta.content) if delta.content else chunk
 
-    def finish(self, index: int, finish_reason: FinishReason) -> bytes:
+    def _rare_delta(self, index: int, delta: ReplyDelta, reasoning: str) -> bytes:
+        """One chunk for everything; the content of a delta with logprobs alone is empty, not absent."""
+        fields: dict[str, Any] = {}
+        if reasoning:
+            fields |= {"reasoning": reasoning, "reasoning_content": reasoning}
+        if delta.content or not (reasoning or delta.tool_calls):
+            fields["content"] = delta.content
+        if delta.tool_calls:
+            fields["tool_calls"] = [_call_delta(call) for call in delta.tool_calls]
+        return sse.event(self._chunk(index, fields, logprobs=chat_logprobs(delta.logprobs) if delta.logprobs else None))
+
+    def finish(self, index: int, finish_reason: FinishReason, stop_string: str | None = None) -> bytes:
         return sse.event(self._chunk(index, {}, finish_reason=FINISH_REASONS[finish_reason]))
-
-    def end(self, usage: Usage | None) -> bytes:
-        if usage is None:
-            return sse.DONE
-        return sse.event(self._head | {"choices": [], "usage": usage.to_json()}) + sse.DONE
-
-    def failure(self, error: RequestError) -> bytes:
-        """An error event and then [DONE], because clients that read up to [DONE] would hang without it."""
-        return sse.event(error_object(error)) + sse.DONE
 
     def document(self, choices: Sequence[Choice], usage: Usage) -> bytes:
         return sse.encode_json(
@@ -81,7 +72,15 @@ class ChatReply:
         return self._head | {"choices": [choice]}
 
     def _choice(self, choice: Choice) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": "".join(choice.content), "refusal": None}
+        content = "".join(choice.content)
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if choice.tool_calls:
+            message["content"] = content or None
+            message["tool_calls"] = [
+                {"id": call.id, "type": "function",
+                 "function": {"name": call.name, "arguments": "".join(call.arguments)}}
+                for call in choice.tool_calls
+            ]  # fmt: skip
         reasoning = "".join(choice.reasoning)
         if reasoning and not self._exclude_reasoning:
             message |= {"reasoning": reasoning, "reasoning_content": reasoning}
@@ -92,3 +91,10 @@ class ChatReply:
             "logprobs": None if choice.logprobs is None else chat_logprobs(choice.logprobs),
             "finish_reason": FINISH_REASONS[choice.finish_reason],
         }
+
+
+def _call_delta(call: ToolCallDelta) -> dict[str, Any]:
+    if not call.name:
+        return {"index": call.index, "function": {"arguments": call.arguments}}
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"index": call.index, "id": call.id, "type": "function", "function": function}

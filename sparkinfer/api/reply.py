@@ -11,15 +11,41 @@ from typing import Protocol
 from sparkinfer.api.logprobs import TokenLogprob
 from sparkinfer.api.usage import Usage
 from sparkinfer.errors import RequestError
-from sparkinfer.request import FinishReason
+from sparkinfer.request import FinishReason, ToolCallDelta
 
-FINISH_REASONS = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
+FINISH_REASONS = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length", FinishReason.TOOL_CALLS: "tool_calls"}
+
+
+class ReplyDelta(Protocol):
+    """What a step added to one choice. With logprobs the text is of one kind, and theirs."""
+
+    @property
+    def content(self) -> str: ...
+    @property
+    def reasoning(self) -> str: ...
+    @property
+    def logprobs(self) -> Sequence[TokenLogprob] | None: ...
+    @property
+    def tool_calls(self) -> Sequence[ToolCallDelta]: ...
+
+
+class WholeCall:
+    """A tool call of an answer that is sent whole."""
+
+    __slots__ = ("arguments", "id", "name")
+
+    def __init__(self, call_id: str, name: str) -> None:
+        self.id = call_id
+        self.name = name
+        self.arguments: list[str] = []
 
 
 class Choice:
     """One choice of an answer that is sent whole. `text` is reasoning and content in the order of their arrival."""
 
-    __slots__ = ("content", "echo", "finish_reason", "index", "logprobs", "reasoning", "text")
+    __slots__ = (
+        "content", "echo", "finish_reason", "index", "logprobs", "reasoning", "stop_string", "text", "tool_calls",
+    )  # fmt: skip
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -27,32 +53,46 @@ class Choice:
         self.content: list[str] = []
         self.reasoning: list[str] = []
         self.text: list[str] = []
+        self.tool_calls: list[WholeCall] = []
         self.logprobs: list[TokenLogprob] | None = None
         self.finish_reason: FinishReason | None = None
+        self.stop_string: str | None = None
 
-    def add(self, content: str, reasoning: str, logprobs: Sequence[TokenLogprob] | None) -> None:
-        if reasoning:
-            self.reasoning.append(reasoning)
-            self.text.append(reasoning)
-        if content:
-            self.content.append(content)
-            self.text.append(content)
-        if logprobs:
+    def add(self, delta: ReplyDelta) -> None:
+        """Take the next delta in."""
+        if delta.reasoning:
+            self.reasoning.append(delta.reasoning)
+            self.text.append(delta.reasoning)
+        if delta.content:
+            self.content.append(delta.content)
+            self.text.append(delta.content)
+        for call in delta.tool_calls:
+            if call.index == len(self.tool_calls):
+                self.tool_calls.append(WholeCall(call.id, call.name))
+            self.tool_calls[call.index].arguments.append(call.arguments)
+        if delta.logprobs:
             self.logprobs = self.logprobs or []
-            self.logprobs.extend(logprobs)
+            self.logprobs.extend(delta.logprobs)
 
 
 class Reply(Protocol):
     """Writes one answer, in one API's words, either as a stream or whole."""
 
-    def start(self, index: int, echo: str) -> bytes:
+    @property
+    def stream_headers(self) -> list[tuple[str, str]]:
+        """Of a streamed answer, its content type among them."""
+
+    def start(self, index: int, echo: str, num_prompt_tokens: int) -> bytes:
         """The chunks that open choice `index`."""
 
-    def delta(self, index: int, content: str, reasoning: str, logprobs: Sequence[TokenLogprob] | None) -> bytes:
-        """The chunks for new text; empty when there is nothing to say."""
+    def delta(self, index: int, delta: ReplyDelta) -> bytes:
+        """The chunks for new text and calls; empty when there is nothing to say."""
 
-    def finish(self, index: int, finish_reason: FinishReason) -> bytes:
-        """The one chunk that closes choice `index`."""
+    def finish(self, index: int, finish_reason: FinishReason, stop_string: str | None = None) -> bytes:
+        """The chunks that close choice `index`. stop_string: the one that ended it, if one did."""
+
+    def keep_alive(self) -> bytes:
+        """What shows a client in a long silence that the stream lives; may be empty."""
 
     def end(self, usage: Usage | None) -> bytes:
         """The last chunks of a stream that went well, with or without usage."""

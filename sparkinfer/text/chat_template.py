@@ -13,6 +13,7 @@ Rules where templates and clients disagree:
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -84,7 +85,7 @@ class ChatTemplate:
         fails on it, or exceeds the sandbox's limits.
         """
         messages = template_messages(prompt.messages, self.source or "")
-        tools = list(prompt.tools)
+        tools = [json.loads(tool.definition) for tool in prompt.tools]
         sentinel, place = choose_sentinels(2, [messages, tools, prompt.template_kwargs, self.source])
         marks = _Marks(sentinel, place)
         variables = {

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ipc import messages
 from ipc.messages import TokenLogprob
 from sparkinfer.api.chat_reply import ChatReply
 from sparkinfer.api.completions_reply import CompletionReply
 from sparkinfer.api.reply import Choice
 from sparkinfer.api.usage import Usage
 from sparkinfer.errors import RequestError
-from sparkinfer.request import FinishReason
+from sparkinfer.request import FinishReason, RequestId
 from tests.api.parsing import INFO
 
 Delta = tuple[int, str, str, list[TokenLogprob] | None]
@@ -41,13 +42,18 @@ def usage() -> Usage:
     return made
 
 
+def ipc_delta(content: str, reasoning: str, logprobs: list[TokenLogprob] | None) -> messages.Delta:
+    return messages.Delta(RequestId(1), 0, content, reasoning, 1, logprobs)
+
+
 def play(reply: ChatReply | CompletionReply, deltas: list[Delta], echo: str = "") -> tuple[list[Any], dict[str, Any]]:
     """(events of the stream, whole answer) for the same deltas."""
-    stream = b"".join(reply.start(index, echo) for index in range(NUM_CHOICES))
+    stream = b"".join(reply.start(index, echo, 7) for index in range(NUM_CHOICES))
     choices = [Choice(index) for index in range(NUM_CHOICES)]
     for index, content, reasoning, logprobs in deltas:
-        stream += reply.delta(index, content, reasoning, logprobs)
-        choices[index].add(content, reasoning, logprobs)
+        delta = ipc_delta(content, reasoning, logprobs)
+        stream += reply.delta(index, delta)
+        choices[index].add(delta)
     for choice in choices:
         choice.echo = echo
         choice.finish_reason = FinishReason.LENGTH if choice.index else FinishReason.STOP
@@ -111,20 +117,20 @@ def test_streamed_completion_equals_whole_completion(deltas: list[Delta], echo: 
 
 def test_reasoning_goes_first_and_under_both_names() -> None:
     reply = ChatReply("ab", 1, INFO)
-    reply.start(0, "")
-    first, second = data(reply.delta(0, "answer", "thought", None))
+    reply.start(0, "", 7)
+    first, second = data(reply.delta(0, ipc_delta("answer", "thought", None)))
     assert first["choices"][0]["delta"] == {"reasoning": "thought", "reasoning_content": "thought"}
     assert second["choices"][0]["delta"] == {"content": "answer"}
 
 
 def test_reasoning_carries_its_own_logprobs() -> None:
     reply = ChatReply("ab", 1, INFO)
-    reply.start(0, "")
-    (event,) = data(reply.delta(0, "", "thought", [TokenLogprob(5, b"thought", -1.0, [])]))
+    reply.start(0, "", 7)
+    (event,) = data(reply.delta(0, ipc_delta("", "thought", [TokenLogprob(5, b"thought", -1.0, [])])))
     choice = event["choices"][0]
     assert choice["delta"] == {"reasoning": "thought", "reasoning_content": "thought"}
     assert [entry["token"] for entry in choice["logprobs"]["content"]] == ["thought"]
-    (event,) = data(reply.delta(0, "", "", [TokenLogprob(6, b"", -1.0, [])]))
+    (event,) = data(reply.delta(0, ipc_delta("", "", [TokenLogprob(6, b"", -1.0, [])])))
     assert event["choices"][0]["delta"] == {"content": ""}
 
 
@@ -139,8 +145,8 @@ def test_excluded_reasoning_never_appears() -> None:
 
 def test_nothing_new_is_no_chunk() -> None:
     for reply in (ChatReply("ab", 1, INFO), CompletionReply("ab", 1, INFO)):
-        reply.start(0, "")
-        assert reply.delta(0, "", "", None) == b""
+        reply.start(0, "", 7)
+        assert reply.delta(0, ipc_delta("", "", None)) == b""
         assert reply.end(None) == b"data: [DONE]\n\n"
 
 

@@ -21,7 +21,7 @@ from ipc.messages import (
     Tokenized,
     TokenLogprob,
 )
-from sparkinfer.request import ChatPrompt, Message, Request, TextPrompt, TokenPrompt, ToolCall
+from sparkinfer.request import ChatPrompt, Message, Request, TextPrompt, TokenPrompt, Tool, ToolCall
 from sparkinfer.sampling_params import SamplingParams
 
 SAMPLING = SamplingParams(max_tokens=8, logit_bias={5: -100.0}, seed=2**63, stop_token_ids=(1, 2), logprobs=3)
@@ -31,7 +31,7 @@ CHAT = ChatPrompt(
         Message(role="assistant", tool_calls=(ToolCall(id="c1", name="time", arguments='{"zone": "JST"}'),)),
         Message(role="tool", content="12:00", tool_call_id="c1"),
     ),
-    tools=({"type": "function", "function": {"name": "time", "parameters": {"type": "object"}}},),
+    tools=(Tool(name="time", definition='{"type": "function", "function": {"name": "time"}}', strict=True),),
     template_kwargs={"enable_thinking": False},
 )
 PEERS = [PeerUp("gpu-0", 1), PeerDown("gpu-0", 1)]

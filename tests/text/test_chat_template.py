@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 
 from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.errors import RequestError
-from sparkinfer.request import ChatPrompt, Message, ToolCall
+from sparkinfer.request import ChatPrompt, Message, Tool, ToolCall
 from sparkinfer.text.chat_template import ChatTemplate
 from sparkinfer.text.tokenizer import Tokenizer
 
@@ -24,7 +24,7 @@ TEMPLATES = Path(__file__).parent.parent / "data" / "templates"
 GOLDENS = json.loads((TEMPLATES / "chat_goldens.json").read_text())
 NAMES = ("chatml_strict", "alternating", "features")
 
-SEARCH = {
+SEARCH_DEFINITION = {
     "type": "function",
     "function": {
         "name": "search",
@@ -32,6 +32,13 @@ SEARCH = {
         "parameters": {"type": "object", "properties": {"q": {"type": "string"}, "n": {"type": "integer"}}},
     },
 }
+
+
+def tool_of(definition: dict[str, Any]) -> Tool:
+    return Tool(name=definition["function"]["name"], definition=json.dumps(definition))
+
+
+SEARCH = tool_of(SEARCH_DEFINITION)
 
 
 def source(name: str) -> str:
@@ -136,7 +143,7 @@ def by_transformers(name: str, prompt: ChatPrompt) -> str | None:
         messages.append(fields)
     try:
         text = reference.apply_chat_template(
-            messages, tools=list(prompt.tools) or None, tokenize=False,
+            messages, tools=[json.loads(tool.definition) for tool in prompt.tools] or None, tokenize=False,
             add_generation_prompt=prompt.add_generation_prompt, **prompt.template_kwargs,
         )
     except (ValueError, jinja2.TemplateError):
@@ -174,7 +181,7 @@ def conversation(text: str, key: str, name: str, late: str) -> list[tuple[str, C
     definition = {"type": "function", "function": {"name": name, "description": text, key: {"enum": [text]}}}
     calls = (call(name, json.dumps({key: text, "k2": [text]})),)
     agent = chat(
-        system(text), user(text), assistant("A " + text, tool_calls=calls), tool(text), tools=(definition,),
+        system(text), user(text), assistant("A " + text, tool_calls=calls), tool(text), tools=(tool_of(definition),),
         template_kwargs={"note": text},
     )
     with_late = chat(system(text), user(text), assistant("A"), system(late), user(late))
