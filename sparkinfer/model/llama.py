@@ -7,12 +7,9 @@ from collections.abc import Collection
 import torch
 
 from sparkinfer.checkpoint.hparams import HParams
-from sparkinfer.model.attention import Attention, AttentionVariant
-from sparkinfer.model.block import PreNormBlock
-from sparkinfer.model.feed_forward import FeedForward
+from sparkinfer.model.dense import DenseTransformer
 from sparkinfer.model.module import Module, unloaded
-from sparkinfer.model.rope import Rope, rope_of
-from sparkinfer.model.transformer import Transformer
+from sparkinfer.model.rope import Rope
 
 
 class RopeDivisors(Module):
@@ -30,15 +27,10 @@ class RopeDivisors(Module):
         self._rope.inv_freq = self._rope.inv_freq / self.weight
 
 
-class Llama(Transformer):
+class Llama(DenseTransformer):
     """Attention and SwiGLU; optional `rope_freqs.weight`."""
 
     def __init__(self, hparams: HParams, tensor_names: Collection[str], device: torch.device) -> None:
-        rope = rope_of(hparams, device)
-        blocks = [
-            PreNormBlock(hparams, Attention(hparams, layer, rope, AttentionVariant()), FeedForward(hparams))
-            for layer in range(hparams.num_layers)
-        ]
-        super().__init__(hparams, blocks, {"attention": rope})
+        super().__init__(hparams, tensor_names, device)
         if "rope_freqs.weight" in tensor_names:
-            self.rope_freqs = RopeDivisors(rope)
+            self.rope_freqs = RopeDivisors(self.attention_rope)

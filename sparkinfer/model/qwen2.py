@@ -2,27 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
-import torch
-
-from sparkinfer.checkpoint.hparams import HParams
-from sparkinfer.model.attention import Attention, AttentionVariant
-from sparkinfer.model.block import PreNormBlock
-from sparkinfer.model.feed_forward import FeedForward
-from sparkinfer.model.rope import rope_of
-from sparkinfer.model.transformer import Transformer
-
-VARIANT = AttentionVariant(has_bias=True)
+from sparkinfer.model.attention import AttentionVariant
+from sparkinfer.model.dense import DenseTransformer
 
 
-class Qwen2(Transformer):
+class Qwen2(DenseTransformer):
     """Attention with biases and SwiGLU."""
 
-    def __init__(self, hparams: HParams, tensor_names: Collection[str], device: torch.device) -> None:
-        rope = rope_of(hparams, device)
-        blocks = [
-            PreNormBlock(hparams, Attention(hparams, layer, rope, VARIANT), FeedForward(hparams))
-            for layer in range(hparams.num_layers)
-        ]
-        super().__init__(hparams, blocks, {"attention": rope})
+    variant = AttentionVariant(has_bias=True)
