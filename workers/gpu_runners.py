@@ -15,36 +15,17 @@ from ipc.status_board import BootPhase
 from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.checkpoint.hparams import HParams
 from sparkinfer.config import Config
+from sparkinfer.engine.device import choose_device, free_memory
 from sparkinfer.engine.fake_model_runner import ScriptedModelRunner, StepCost
 from sparkinfer.engine.kv_cache import KVCache, bytes_per_block, choose_kv_dtype
-from sparkinfer.engine.memory_plan import MemoryPlan, check_weights_fit, free_host_memory, plan_memory
+from sparkinfer.engine.memory_plan import MemoryPlan, check_weights_fit, plan_memory
 from sparkinfer.engine.model_runner import ModelRunner
 from sparkinfer.engine.state_pool import StatePool
 from sparkinfer.engine.torch_model_runner import TorchModelRunner
-from sparkinfer.errors import ConfigError
 from sparkinfer.model.registry import load_model
 from workers.process import WorkerContext
 
 log = logging.getLogger("gpu_scheduler")
-
-
-def choose_device(name: str) -> torch.device:
-    """[engine] device as a torch device; "auto" takes a GPU where there is one. Raises ConfigError."""
-    if name == "auto":
-        return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ConfigError(f"[engine] device = {name!r}: allowed: auto, cpu, cuda, cuda:N") from None
-    if device.type not in ("cpu", "cuda"):
-        raise ConfigError(f"[engine] device = {name!r}: allowed: auto, cpu, cuda, cuda:N")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(f"[engine] device = {name!r}: this machine has {torch.cuda.device_count()} CUDA devices")
-    return device
-
-
-def _free_memory(device: torch.device) -> int:
-    return free_host_memory() if device.type == "cpu" else int(torch.cuda.mem_get_info(device)[0])
 
 
 def _plan(config: Config, hparams: HParams, block_bytes: int, free: int) -> MemoryPlan:
@@ -88,11 +69,11 @@ def torch_runner(context: WorkerContext, gguf: GGUFFile, hparams: HParams) -> tu
         status.set_progress(done, total)
         status.beat()
 
-    check_weights_fit(gguf, hparams, _free_memory(device))
+    check_weights_fit(gguf, hparams, free_memory(device))
     model = load_model(gguf, hparams, device, progress, config.engine.deterministic)
     status.set_progress(0, 0)
     status.phase = BootPhase.ALLOCATING
-    plan = _plan(config, hparams, bytes_per_block(hparams, config.engine.block_size, dtype), _free_memory(device))
+    plan = _plan(config, hparams, bytes_per_block(hparams, config.engine.block_size, dtype), free_memory(device))
     kv_cache = KVCache(hparams, plan.num_blocks, config.engine.block_size, dtype, device)
     state_pool = StatePool(hparams, config.scheduler.max_num_seqs, device)
     log.info("KV cache: %d blocks of %d tokens on %s", plan.num_blocks, config.engine.block_size, device)

@@ -19,7 +19,8 @@ from multiprocessing import get_context
 
 import torch
 
-from ops.bench.gpu_timing import capture, copy_bandwidth, replay_us
+from ops.bench.gpu_timing import capture, replay_us
+from sparkinfer.bench.bandwidth import copy_bandwidth
 from sparkinfer.model.cuda.decode import DecodeInputs, DecodeStep
 from sparkinfer.model.cuda.weights import AttentionLayer, DecodeWeights, ExpertFFN
 from tests.kernels.activations import relative_error
@@ -144,7 +145,7 @@ def main() -> None:
     print(*lines, sep="\n", flush=True)
     if any(line.endswith("RED") for line in lines):
         sys.exit("a check is red: no speeds")
-    bandwidth = copy_bandwidth()
+    bandwidth = copy_bandwidth(torch.device("cuda"))
     print(f"{torch.cuda.get_device_name()}, copy {bandwidth / 1e12:.2f} TB/s, pdl {pdl}", flush=True)
     for name in names:
         time_model(name, batches, contexts, pdl, arguments.profile, bandwidth)

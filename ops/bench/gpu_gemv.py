@@ -15,7 +15,8 @@ from kernels.launch import RowTile, row_tile
 from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
 from kernels.quant_gemv import quant_gemv
 from kernels.reference import quant_gemv as reference
-from ops.bench.gpu_timing import copy_bandwidth, rotated_us
+from ops.bench.gpu_timing import rotated_us
+from sparkinfer.bench.bandwidth import copy_bandwidth
 from tests.kernels.random_weights import random_weight
 
 EPS = 1e-6
@@ -67,7 +68,7 @@ def main() -> None:
     print(f"{len(jobs)} variants checked, {len(wrong)} wrong", *wrong, sep="\n", flush=True)
     if wrong:
         sys.exit(1)
-    bandwidth = copy_bandwidth()
+    bandwidth = copy_bandwidth(torch.device("cuda"))
     print(f"{torch.cuda.get_device_name()}, copy {bandwidth / 1e12:.2f} TB/s")
     for kind, rows, cols, token_counts in SHAPES:
         first = random_weight(rows, cols, kind, device="cuda")

@@ -1,4 +1,4 @@
-"""Timing of GPU work: CUDA-graph replays, medians, and the card's copy bandwidth. Knows no kernel."""
+"""Timing of GPU work: CUDA-graph replays and medians. Knows no kernel."""
 
 from __future__ import annotations
 
@@ -51,18 +51,3 @@ def rotated_us(functions: Sequence[Callable[[], object]], rounds: int = 4) -> fl
                 function()
 
     return graph_us(run) / (rounds * len(functions))
-
-
-def copy_bandwidth() -> float:
-    """Bytes per second of a 4 GiB device-to-device copy, read plus written."""
-    source = torch.randn(2**30, dtype=torch.float32, device="cuda")
-    target = torch.empty_like(source)
-    times = []
-    for _ in range(10):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        target.copy_(source)
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) * 1e-3)
-    return 2 * source.numel() * source.element_size() / statistics.median(times)

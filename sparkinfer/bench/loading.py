@@ -1,0 +1,74 @@
+"""A model file made ready to run on a device, as the server does it, with pools just large enough. Knows no cases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from sparkinfer.checkpoint.gguf import GGUFFile
+from sparkinfer.checkpoint.hparams import HParams
+from sparkinfer.engine.device import free_memory
+from sparkinfer.engine.kv_cache import KVCache, bytes_per_block
+from sparkinfer.engine.memory_plan import GIB, check_weights_fit
+from sparkinfer.engine.model_runner import ModelRunner
+from sparkinfer.engine.state_pool import StatePool
+from sparkinfer.engine.torch_model_runner import TorchModelRunner
+from sparkinfer.errors import ConfigError
+from sparkinfer.model.registry import load_model
+
+BLOCK_SIZE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What the runner must hold at once."""
+
+    num_seqs: int
+    max_positions: int  # tokens of the longest sequence
+    kv_dtype: torch.dtype
+
+    @property
+    def num_blocks(self) -> int:
+        return self.num_seqs * -(-self.max_positions // BLOCK_SIZE)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """runner: ready for its first step; backend: what computes, in words."""
+
+    runner: ModelRunner
+    backend: str
+    weights_are_f32: bool
+
+
+def load(
+    gguf: GGUFFile, hparams: HParams, device: torch.device, room: Room, say: Callable[[str], None]
+) -> Loaded:
+    """With kernels where they cover the model. Raises CheckpointError or ConfigError for what does not fit."""
+    say(f"loading {gguf.path} onto {device}")
+    if device.type == "cuda":
+        from sparkinfer.bench import cuda_loading  # brings Triton, which a CPU has no use for
+
+        if cuda_loading.is_covered(gguf, hparams, say):
+            return Loaded(cuda_loading.load(gguf, hparams, device, room), "kernels", weights_are_f32=False)
+    check_weights_fit(gguf, hparams, free_memory(device))
+    model = load_model(gguf, hparams, device, lambda done, total: None)
+    check_room(room, hparams, free_memory(device))
+    kv_cache = KVCache(hparams, room.num_blocks, BLOCK_SIZE, room.kv_dtype, device)
+    state_pool = StatePool(hparams, room.num_seqs, device)
+    runner = TorchModelRunner(
+        model, kv_cache, state_pool, room.num_seqs, room.num_blocks // room.num_seqs * BLOCK_SIZE, device
+    )
+    return Loaded(runner, "torch, f32", weights_are_f32=True)
+
+
+def check_room(room: Room, hparams: HParams, free: int) -> None:
+    """Raises ConfigError where keys and values do not fit into `free` bytes."""
+    needed = room.num_blocks * bytes_per_block(hparams, BLOCK_SIZE, room.kv_dtype)
+    if needed > free:
+        raise ConfigError(
+            f"{room.num_seqs} sequences of {room.max_positions} tokens need {needed / GIB:.2f} GiB of keys and values, "
+            f"{free / GIB:.2f} GiB are free; lower -b or -d"
+        )
