@@ -99,7 +99,7 @@ class SchedulerConfig:
     admission: str = _limited("on_demand", choices=("on_demand", "reserve"))
     admission_wait_s: float = _limited(300.0, low=0, high=86400)     # for room, then 429; 0: no waiting at all
     swap_gib: float = _limited(0.0, low=0, high=4096)                # host memory for preempted sequences; 0: none
-    max_queue_depth: int = _limited(0, low=0, high=2**20)            # running and waiting; 0: unlimited
+    max_queue_depth: int = _limited(0, low=0, high=2**20)            # open requests, whatever their n; 0: any number
     request_timeout_s: float = _limited(0.0, low=0, high=86400)      # 0: none
 
 

@@ -22,7 +22,7 @@ class GpuGauges:
         """As they are now."""
         status, scheduler, stats = self._status, self._engine.scheduler, self._engine.stats
         status.set_gauge(GpuGauge.ACTIVE_REQUESTS, scheduler.num_open_requests)
-        status.set_gauge(GpuGauge.WAITING_REQUESTS, scheduler.num_waiting)
+        status.set_gauge(GpuGauge.WAITING_REQUESTS, scheduler.open_requests.num_waiting)
         status.set_gauge(GpuGauge.FREE_KV_BLOCKS, scheduler.num_free_blocks)
         status.set_gauge(GpuGauge.FREE_STATE_SLOTS, self._num_slots - scheduler.num_running)
         status.set_gauge(GpuGauge.STEPS, stats.num_steps)

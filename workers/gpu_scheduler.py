@@ -108,7 +108,7 @@ class GpuScheduler:
         return PrefixHints(salt, message.uses_cache, tuple(message.turn_starts), message.explain_cache)
 
     def _drop_requests_of(self, index: int) -> None:
-        for request_id in self._engine.scheduler.requests_of(index):
+        for request_id in self._engine.scheduler.open_requests.of_worker(index):
             self._engine.abort(request_id)
         self._sink.reset(index)
 

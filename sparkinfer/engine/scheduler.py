@@ -45,12 +45,11 @@ class Scheduler:
         self._step = StepBuilder(config)
         self._waiting = WaitingQueue(self._cache.should_wait)
         self._running: list[Sequence] = []
-        self._open = OpenRequests()
+        self.open_requests = OpenRequests()
         self._num_arrived = 0
         self._num_tried = 0                # arrivals before this number have had a chance to start
         self._has_room = True              # nobody waits for blocks or a slot
         self._events = StepEvents()
-        self.num_waiting = 0
         self.num_preemptions = 0
         self.num_swap_outs = 0             # preemptions that kept what was computed
         self.num_admission_waits = 0       # requests that could not start in the first step after their arrival
@@ -61,12 +60,16 @@ class Scheduler:
         return len(self._running)
 
     @property
+    def num_waiting(self) -> int:
+        return self.open_requests.num_waiting_sequences
+
+    @property
     def num_free_blocks(self) -> int:
         return self._cache.num_free_blocks
 
     @property
     def num_open_requests(self) -> int:
-        return len(self._open)
+        return len(self.open_requests)
 
     @property
     def has_events(self) -> bool:
@@ -79,11 +82,11 @@ class Scheduler:
 
     def add(self, sequences: list[Sequence], now: float) -> None:
         """Queue the choices of one request, or end all of them with the error that says why not."""
-        num_open_requests = len(self._open)
-        self._open.add(sequences)
-        self.num_waiting += len(sequences)
+        num_open_requests = len(self.open_requests)
+        self.open_requests.add(sequences)
         try:
-            self._admission_control.check(sequences[0].num_prompt_tokens, num_open_requests)
+            first = sequences[0]
+            self._admission_control.check(first.num_prompt_tokens, first.sampling.max_tokens, num_open_requests)
         except RequestError as error:
             for sequence in sequences:
                 self._fail(sequence, now, error)
@@ -137,6 +140,10 @@ class Scheduler:
             if len(sequence.output_token_ids) >= sequence.max_output_tokens:
                 self._finish(sequence, FinishReason.LENGTH, now)
         events.add_logprobs(rows, result.logprobs)
+        events.add_scores(output, result, now)
+        for sequence in output.ends:
+            if sequence.status != SequenceStatus.FINISHED:
+                self._finish(sequence, FinishReason.LENGTH, now)
 
     def fail(self, output: SchedulerOutput, now: float, status_code: int, code: str, message: str) -> None:
         """End every sequence of a step that could not run, and those that rely on it; in place of `update`."""
@@ -147,13 +154,9 @@ class Scheduler:
 
     def abort(self, request_id: RequestId, now: float, choice: int = -1) -> None:
         """End what is left of a request, or one choice of it (-1: all); an unknown id is ignored."""
-        for sequence in self._open.choices(request_id):
+        for sequence in self.open_requests.choices(request_id):
             if choice in (-1, sequence.choice):
                 self._finish(sequence, FinishReason.ABORT, now)
-
-    def requests_of(self, reply_to: int) -> list[RequestId]:
-        """Open requests whose results go to `reply_to`."""
-        return self._open.of_worker(reply_to)
 
     def expire(self, now: float) -> None:
         """End what is too old or has waited too long, and tell those that wait on that they are accepted."""
@@ -162,7 +165,7 @@ class Scheduler:
         for first, error in self._admission_control.deadlines.waited_out(now, self._has_room, self._num_tried):
             self.num_admission_waits += 1
             self.num_admission_wait_timeouts += 1
-            for sequence in self._open.choices(first.request_id):
+            for sequence in self.open_requests.choices(first.request_id):
                 self._fail(sequence, now, error)
         for sequence in self._admission_control.deadlines.unannounced(now):
             self._announce(sequence)
@@ -170,7 +173,7 @@ class Scheduler:
     def check_integrity(self) -> None:
         """Raise IntegrityError if a block, a slot or a sequence is lost or has two owners."""
         self._placement.check_integrity(self._running)
-        self._open.check_integrity(len(self._running), self.num_waiting)
+        self.open_requests.check_integrity(len(self._running))
 
     def _schedule_running(self) -> None:
         """One token for every sequence whose known tokens are computed, then chunks for the others.
@@ -209,10 +212,9 @@ class Scheduler:
     def _preempt_last(self) -> Sequence:
         victim = self._running.pop()
         self._placement.preempt(victim)
-        victim.status = SequenceStatus.WAITING
+        self.open_requests.move(victim, SequenceStatus.WAITING)
         victim.num_preemptions += 1
         self._waiting.push(victim)
-        self.num_waiting += 1
         self._step.output.num_preempted += 1
         return victim
 
@@ -255,8 +257,7 @@ class Scheduler:
         if sequence is None or sequence.has_tokens_in_flight or not self._placement.try_place(sequence):
             return None
         self._waiting.remove(sequence)
-        self.num_waiting -= 1
-        sequence.status = SequenceStatus.RUNNING
+        self.open_requests.move(sequence, SequenceStatus.RUNNING)
         insort(self._running, sequence, key=_ORDER)
         if not sequence.num_preemptions:
             num_tokens = len(sequence.block_table) * self._cache.block_size - sequence.num_computed_tokens
@@ -268,13 +269,13 @@ class Scheduler:
     def _start(self, sequence: Sequence) -> None:
         """The first choice of a request has its slot."""
         self.num_admission_waits += sequence.arrival_number < self._num_tried
-        for choice in self._open.choices(sequence.request_id):
+        for choice in self.open_requests.choices(sequence.request_id):
             choice.is_started = True
         if not sequence.is_announced:
             self._announce(sequence)
 
     def _announce(self, sequence: Sequence) -> None:
-        for choice in self._open.choices(sequence.request_id):
+        for choice in self.open_requests.choices(sequence.request_id):
             choice.is_announced = True
         self._events.queued.append(sequence)
 
@@ -288,12 +289,10 @@ class Scheduler:
             self._running.remove(sequence)
             self._placement.release(sequence, is_sound=sequence.status_code in (0, 504))
         else:
-            self.num_waiting -= 1
             self._placement.forget(sequence)
-        sequence.status = SequenceStatus.FINISHED
+        self.open_requests.move(sequence, SequenceStatus.FINISHED)
         sequence.finish_reason = reason
         sequence.finished_at = now
         self._events.finished.append(sequence)
-        if sequence.max_output_tokens:
+        if sequence.arrival_number >= 0:
             self._waiting.fair_share.leave(sequence.client_id)
-        self._open.remove(sequence)

@@ -67,6 +67,27 @@ def test_no_wait_at_all_is_about_room_not_about_a_busy_step():
     assert sequences[1].status == SequenceStatus.RUNNING
 
 
+def test_depth_and_waiting_are_counted_in_requests():
+    """A request waits as long as none of its choices runs, and is one request however many it has."""
+    scheduler = make_scheduler(max_num_seqs=2, max_queue_depth=3)
+    requests = [[make_sequence(i, [1] * 4, choice=choice) for choice in range(n)] for i, n in enumerate([1, 3, 2])]
+    for choices in requests:
+        scheduler.add(choices, 0.0)
+    assert (scheduler.open_requests.num_waiting, scheduler.num_waiting) == (3, 6)
+    step(scheduler, 0.0)  # the first request and one choice of the second
+    assert (scheduler.num_open_requests, scheduler.open_requests.num_waiting, scheduler.num_waiting) == (3, 1, 4)
+    refused = make_sequence(9, [1] * 4)
+    add(scheduler, refused)
+    assert (refused.status_code, refused.code) == (429, "queue_full")
+    scheduler.abort(RequestId(1), 0.0, choice=0)  # nobody of the second request runs now
+    assert scheduler.open_requests.num_waiting == 2
+    scheduler.check_integrity()
+    for request_id in range(3):
+        scheduler.abort(RequestId(request_id), 0.0)
+    assert (scheduler.num_open_requests, scheduler.open_requests.num_waiting) == (0, 0)
+    scheduler.check_integrity()
+
+
 def test_a_request_that_has_started_is_not_refused_for_its_other_choices():
     scheduler = make_scheduler(admission_wait_s=1.0, max_num_seqs=1)
     choices = [make_sequence(1, [1] * 4, max_tokens=3, choice=choice) for choice in range(2)]

@@ -122,9 +122,9 @@ def test_open_requests_are_known_by_the_worker_they_came_from():
     engine, _ = make_engine()
     for request_id, reply_to in [(1, 0), (2, 1), (3, 0)]:
         engine.submit(RequestId(request_id), reply_to, [5, 6], sampling(max_tokens=9))
-    assert engine.scheduler.requests_of(0) == [1, 3]
+    assert engine.scheduler.open_requests.of_worker(0) == [1, 3]
     run(engine)
-    assert engine.scheduler.requests_of(0) == []
+    assert engine.scheduler.open_requests.of_worker(0) == []
 
 
 def test_a_deadline_ends_running_and_waiting_requests_with_504():
