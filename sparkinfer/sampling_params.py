@@ -10,6 +10,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     Penalties act on generated tokens (repetition_penalty on prompt and generated tokens). `logprobs` is the number
     of alternatives per token (0-20), None for no logprobs at all. `seed` None means that the text worker draws one.
+    With max_tokens 0 nothing is generated: the prompt is scored, or computed for nothing.
     """
 
     max_tokens: int
@@ -25,3 +26,5 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     stop_token_ids: tuple[int, ...] = ()  # the text worker adds the model's own; what stops is no part of the output
     ignore_eos: bool = False          # the text worker does not
     logprobs: int | None = None
+    prompt_logprobs: int | None = None  # alternatives per token of the prompt; None: the prompt is not scored
+    prompt_logprobs_from: int = 1     # position of the first one that is scored; nothing predicts the one at 0

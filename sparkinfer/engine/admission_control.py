@@ -21,7 +21,7 @@ class AdmissionControl:
         """What the client asked for within what can be held."""
         return min(max_tokens, min(self._max_model_len, self._capacity_tokens) - num_prompt_tokens)
 
-    def check(self, num_prompt_tokens: int, num_open_requests: int) -> None:
+    def check(self, num_prompt_tokens: int, max_tokens: int, num_open_requests: int) -> None:
         """Raise RequestError for a request that cannot be taken.
 
         400: the prompt is empty or leaves no room for output; 503: the KV pool can never hold it;
@@ -29,14 +29,15 @@ class AdmissionControl:
         """
         if num_prompt_tokens == 0:
             raise RequestError(400, "The prompt has no tokens.", code="empty_prompt")
-        if num_prompt_tokens >= self._max_model_len:
+        num_tokens = num_prompt_tokens + min(max_tokens, 1)  # at least
+        if num_tokens > self._max_model_len:
             raise RequestError(
                 400,
                 f"The prompt has {num_prompt_tokens} tokens; this model's context holds {self._max_model_len} and "
                 "must leave room for at least one more.",
                 code="context_length_exceeded",
             )
-        if num_prompt_tokens >= self._capacity_tokens:
+        if num_tokens > self._capacity_tokens:
             raise RequestError(
                 503,
                 f"The prompt has {num_prompt_tokens} tokens; the KV cache of this server holds "

@@ -128,6 +128,8 @@ class ScriptedModelRunner:
                 masked.append(_MaskedRow(number, admission.mask_row, position))
         if any(entry is not None for entry in logprobs):
             result.logprobs = logprobs
+        for chunk in output.scored:
+            result.scores.append([_scripted_logprobs(token_id, chunk.num_top) for token_id in chunk.token_ids])
         cost_s = (self._cost.base_us + self._cost.per_token_us * output.num_tokens) * 1e-6
         self._ends_at = max(self._ends_at, time.monotonic()) + cost_s
         return _ScriptedHandle(result, masked, self._masks, self._ends_at, self._cost.busy)

@@ -36,7 +36,7 @@ class Placement:
         cache.place(sequence, lease)
         if sequence.num_swapped_tokens:
             self._swap_space.swap_in(sequence, cache.block_size)
-        sequence.num_prefill_tokens = sequence.num_tokens
+        sequence.num_prefill_tokens = sequence.num_known_tokens
         sequence.is_new_in_slot = True
         sequence.is_late = False
         self._reservations.admit(sequence)
@@ -54,7 +54,8 @@ class Placement:
 
     def preempt(self, sequence: Sequence) -> None:
         """Take slot and blocks back for a while; what was computed is kept in host memory or computed again."""
-        if sequence.mask_row == NO_MASK_ROW:  # a late mask could leave nothing to compute on the way back, so no logits
+        # A late mask, or nothing to follow the prompt, could leave nothing to compute on the way back.
+        if sequence.mask_row == NO_MASK_ROW and sequence.max_output_tokens:
             self._swap_space.try_swap_out(sequence, self._cache.block_size)
         self._take_back(sequence, is_sound=True)
         sequence.num_computed_tokens = 0

@@ -5,6 +5,7 @@ Knows slots, blocks and token ids; never why a sequence was chosen.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, NewType
@@ -40,6 +41,15 @@ class ScheduledSequence:
     new_blocks: tuple[BlockId, ...]      # blocks added to the table by this step; usually none
     samples: bool                        # a token is sampled after the last of these tokens
     admitted: Admission | None = None
+
+
+class ScoredChunk(NamedTuple):
+    """Tokens of a prompt whose log-probabilities are wanted, given those before them in the same step and earlier."""
+
+    row: ScheduledSequence
+    first: int                           # token number of the row that predicts token_ids[0]; one more for each other
+    token_ids: list[int]                 # the tokens that follow those
+    num_top: int                         # alternatives for each
 
 
 class StateCopy(NamedTuple):
@@ -100,6 +110,8 @@ class SchedulerOutput:
     state_copies: list[StateCopy] = field(default_factory=list)  # then these, in this order
     swap_ins: list[SwapIn] = field(default_factory=list)         # then these; the forward comes last
     resampled: list[ScheduledSequence] = field(default_factory=list)  # computed already, but their masks were late
+    scored: list[ScoredChunk] = field(default_factory=list)      # at most one a row
+    ends: list[Sequence] = field(default_factory=list)           # end with this step, for they want no output
 
     @property
     def rows(self) -> list[ScheduledSequence]:
@@ -114,7 +126,7 @@ class SchedulerOutput:
 class Logprobs(NamedTuple):
     """Natural logs of the probabilities that the model itself gave, before any sampling control."""
 
-    logprob: float                       # of the chosen token
+    logprob: float                       # of the token
     top_token_ids: list[int]             # SamplingParams.logprobs of them, most probable first
     top_logprobs: list[float]
 
@@ -128,6 +140,7 @@ class StepResult:
     nan_rows: list[int] = field(default_factory=list)      # rows whose logits were not finite; token_ids[row] is void
     empty_mask_rows: list[int] = field(default_factory=list)  # rows whose mask allows nothing; token_ids[row] is void
     late_rows: list[int] = field(default_factory=list)     # rows whose mask was not there: to be resampled
+    scores: list[list[Logprobs]] = field(default_factory=list)  # of SchedulerOutput.scored, a list for each
 
 
 NAN_LOGITS = RequestError(500, "The model's output was not a number.", code="nan_logits")
@@ -139,6 +152,9 @@ def row_errors(output: SchedulerOutput, result: StepResult) -> Iterator[tuple[Sc
     rows = output.sampling_rows
     yield from ((rows[number], NAN_LOGITS) for number in result.nan_rows)
     yield from ((rows[number], EMPTY_MASK) for number in result.empty_mask_rows)
+    for chunk, scores in zip(output.scored, result.scores):
+        if any(math.isnan(score.logprob) for score in scores):
+            yield chunk.row, NAN_LOGITS
 
 
 def mark_late(output: SchedulerOutput, result: StepResult) -> None:

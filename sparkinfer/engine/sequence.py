@@ -59,12 +59,13 @@ class Sequence:
     hints: PrefixHints = NO_HINTS
     mask_row: int = NO_MASK_ROW          # where a MaskSource has its masks; then it never runs ahead of the host
 
-    arrival_number: int = 0              # set by Scheduler.add; breaks ties of priority
+    arrival_number: int = -1             # set by Scheduler.add when it waits or runs; breaks ties of priority
     status: SequenceStatus = SequenceStatus.WAITING
     output_token_ids: list[int] = field(default_factory=list)
     max_output_tokens: int = 0           # set by Scheduler.add: max_tokens within the context that can be held
     num_computed_tokens: int = 0
     num_sampled_tokens: int = 0
+    num_scored_tokens: int = 0           # prompt tokens before this one are scored, or in a step that does it
     num_prefill_tokens: int = 0          # tokens fed from the host before decode starts; set on admission
     num_cached_tokens: int = 0           # prompt tokens whose KV came from the prefix cache
     cache_report: CacheReport | None = None  # when the client asked for it, of the first admission
@@ -108,6 +109,11 @@ class Sequence:
         if self.mask_row != NO_MASK_ROW and self.has_tokens_in_flight:
             return False
         return self.num_sampled_tokens < self.max_output_tokens
+
+    @property
+    def num_known_tokens(self) -> int:
+        """Tokens to be computed before decode starts: all, but not the last one when nothing is to follow it."""
+        return self.num_tokens if self.max_output_tokens else max(1, self.num_tokens - 1)
 
     @property
     def order(self) -> tuple[int, int]:

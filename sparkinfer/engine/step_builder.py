@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sparkinfer.config import SchedulerConfig
 from sparkinfer.engine.policy import make_policy
-from sparkinfer.engine.scheduler_output import Admission, ScheduledSequence, SchedulerOutput
+from sparkinfer.engine.scheduler_output import Admission, ScheduledSequence, SchedulerOutput, ScoredChunk
 from sparkinfer.engine.sequence import BlockId, Sequence
 
 
@@ -61,7 +61,7 @@ class StepBuilder:
         start = sequence.num_computed_tokens
         remaining = sequence.num_prefill_tokens - start
         num_tokens = min(remaining, most)
-        samples = num_tokens == remaining
+        samples = num_tokens == remaining and sequence.max_output_tokens > 0
         admitted: Admission | None = None
         first_new_block = len(sequence.block_table)
         if sequence.is_new_in_slot:
@@ -79,3 +79,16 @@ class StepBuilder:
         self.output.num_tokens += num_tokens
         sequence.num_computed_tokens = start + num_tokens
         sequence.num_sampled_tokens += samples
+        if sequence.sampling.prompt_logprobs is not None:
+            self._score(sequence, self.output.scheduled[-1], sequence.sampling.prompt_logprobs)
+        if num_tokens == remaining and not samples:
+            self.output.ends.append(sequence)
+
+    def _score(self, sequence: Sequence, row: ScheduledSequence, num_top: int) -> None:
+        """What the row predicts of the rest of the prompt, unless an earlier step did before a preemption."""
+        first = max(row.start + 1, sequence.sampling.prompt_logprobs_from, sequence.num_scored_tokens)
+        end = min(row.start + row.num_tokens + 1, sequence.num_prompt_tokens)
+        if first < end:
+            token_ids = sequence.prompt_token_ids[first:end]
+            self.output.scored.append(ScoredChunk(row, first - 1 - row.start, token_ids, num_top))
+            sequence.num_scored_tokens = end

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from sparkinfer.engine.host_copies import HostCopies
 from sparkinfer.engine.input_batch import InputBatch, StepInputs
@@ -15,10 +17,12 @@ from sparkinfer.engine.kv_cache import KVCache
 from sparkinfer.engine.mask_gate import MaskGate
 from sparkinfer.engine.mask_source import MaskSource
 from sparkinfer.engine.model_runner import DeviceMemoryError
+from sparkinfer.engine.prompt_scores import score_rows
 from sparkinfer.engine.sampler import Sampler
 from sparkinfer.engine.sampling_batch import SamplingBatch, SamplingSlots
-from sparkinfer.engine.scheduler_output import SchedulerOutput, StepResult
+from sparkinfer.engine.scheduler_output import Logprobs, SchedulerOutput, StepResult
 from sparkinfer.engine.state_pool import StatePool
+from sparkinfer.model.forward_batch import ForwardBatch
 from sparkinfer.model.registry import Model
 
 CPU_OUT_OF_MEMORY = "DefaultCPUAllocator: can't allocate memory"  # torch has no type of its own for this one
@@ -94,13 +98,13 @@ class TorchModelRunner:
     def _forward_and_sample(
         self, output: SchedulerOutput, inputs: StepInputs | None, sampling: SamplingBatch | None
     ) -> StepResult:
-        gate, logits = self._mask_gate, None
+        gate, logits, scores = self._mask_gate, None, []
         gate.admit(output)
         if inputs is not None:
             self._input_batch.feed(inputs)
-            logits = self._model.forward(inputs.forward_batch, self._kv_cache, self._state_pool)
+            logits, scores = self._forward(output, inputs.forward_batch)
         if sampling is None:
-            return StepResult([])
+            return StepResult([], scores=scores)
         logits = gate.with_late(logits, output)
         gated = gate.gate(logits, output)
         if gated.masks is not None or gated.late:
@@ -109,4 +113,18 @@ class TorchModelRunner:
         self._input_batch.store([row.slot for row in output.sampling_rows], sampled.token_ids)
         void = {*gated.late, *gated.empty}
         nan_rows = [row for row in (~sampled.is_finite).nonzero()[:, 0].tolist() if row not in void]
-        return StepResult(sampled.token_ids.tolist(), sampled.logprobs, nan_rows, gated.empty, gated.late)
+        return StepResult(sampled.token_ids.tolist(), sampled.logprobs, nan_rows, gated.empty, gated.late, scores)
+
+    def _forward(self, output: SchedulerOutput, batch: ForwardBatch) -> tuple[Tensor, list[list[Logprobs]]]:
+        """Logits of the rows that sample, and what the step says of its prompts."""
+        model, pools = self._model, (self._kv_cache, self._state_pool)
+        if not output.scored:
+            return model.forward(batch, *pools), []
+        hidden = model.hidden_states(batch, *pools)
+        bounds = itertools.accumulate((row.num_tokens for row in output.scheduled), initial=0)
+        starts = {id(row): start for row, start in zip(output.scheduled, bounds)}
+        scores = []
+        for chunk in output.scored:
+            rows = hidden[starts[id(chunk.row)] + chunk.first :][: len(chunk.token_ids)]
+            scores.append(score_rows(rows, chunk.token_ids, chunk.num_top, model.head))
+        return model.head(hidden.index_select(0, batch.logits_indices)), scores

@@ -26,6 +26,12 @@ class Model(Protocol):
     def forward(self, batch: ForwardBatch, kv_cache: KVCache, state_pool: StatePool) -> Tensor:
         """Run one step: stores keys, values and states, returns logits [num_logits, vocab_size] f32."""
 
+    def hidden_states(self, batch: ForwardBatch, kv_cache: KVCache, state_pool: StatePool) -> Tensor:
+        """As `forward`, up to what `head` takes: [num_tokens, hidden_size], a row for each token of the step."""
+
+    def head(self, x: Tensor) -> Tensor:
+        """Rows of hidden states, in any number and order -> logits [num_rows, vocab_size] f32."""
+
 
 def load_model(
     gguf: GGUFFile, hparams: HParams, device: torch.device, progress: Progress, is_deterministic: bool = False

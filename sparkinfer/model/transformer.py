@@ -46,11 +46,18 @@ class Transformer(Module):
 
         returns [num_logits, vocab_size] f32, row i for row batch.logits_indices[i] of the step
         """
+        return self.head(self.hidden_states(batch, kv_cache, state_pool).index_select(0, batch.logits_indices))
+
+    def hidden_states(self, batch: ForwardBatch, kv_cache: KVCache, state_pool: StatePool) -> Tensor:
+        """As `forward`, without the head.
+
+        returns [num_tokens, hidden_size], a row for each token of the step
+        """
         step = plan_step(batch, kv_cache, state_pool, self.hparams, self.ropes, self.numerics)
         x = self.embed(batch.input_ids)
         for block in self.blk:
             x = block(x, step)
-        return self.head(x.index_select(0, batch.logits_indices))
+        return x
 
     def embed(self, input_ids: Tensor) -> Tensor:
         """input_ids: [num_tokens] int64 -> [num_tokens, hidden_size]."""

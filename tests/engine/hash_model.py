@@ -52,6 +52,10 @@ class HashModel:
         self.threads: set[str] = set()
 
     def forward(self, batch, kv_cache, state_pool) -> torch.Tensor:
+        return self.head(self.hidden_states(batch, kv_cache, state_pool)[batch.logits_indices])
+
+    def hidden_states(self, batch, kv_cache, state_pool) -> torch.Tensor:
+        """The hash at each token, -1 at the bad one."""
         self.threads.add(threading.current_thread().name)
         if self.fail is not None:
             error, self.fail, self.has_failed = self.fail, None, True
@@ -74,10 +78,12 @@ class HashModel:
             state_pool.hashes[slot] = state
             # After a failed step, the step launched behind it computes rows of sequences that are gone.
             assert self.has_failed or state == prefix_hash(tokens.tolist())
-        logits = logits_of(hashes[batch.logits_indices])
         if self.bad_token is not None:
-            logits[batch.input_ids[batch.logits_indices] == self.bad_token] = float("nan")
-        return logits
+            hashes[batch.input_ids == self.bad_token] = -1
+        return hashes
+
+    def head(self, hashes: torch.Tensor) -> torch.Tensor:
+        return logits_of(hashes).masked_fill(hashes[:, None] < 0, float("nan"))
 
 
 def prefix_hash(tokens: list[int]) -> int:
@@ -98,9 +104,14 @@ class ListSink:
     def __init__(self) -> None:
         self.tokens: dict[tuple[int, int], list[int]] = {}
         self.logprobs: dict[tuple[int, int], list[object]] = {}
+        self.scores: dict[tuple[int, int], list[tuple[int, object]]] = {}
         self.finished: dict[tuple[int, int], object] = {}
 
     def publish(self, events: StepEvents) -> None:
+        for sequence, token_ids, scores in events.scores:
+            key = (sequence.request_id, sequence.choice)
+            assert key not in self.finished and key not in self.tokens, "a score behind a token"
+            self.scores.setdefault(key, []).extend(zip(token_ids, scores, strict=True))
         logprobs = events.logprobs or [None] * len(events.sequences)
         for sequence, token_id, entry in zip(events.sequences, events.token_ids, logprobs, strict=True):
             key = (sequence.request_id, sequence.choice)
