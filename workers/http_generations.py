@@ -6,18 +6,17 @@ Owns the open answers of one http worker: their ids, keep-alive comments, discon
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import secrets
 import time
-from collections.abc import Callable
 
 from sparkinfer.api.chat import parse_chat
 from sparkinfer.api.chat_reply import ChatReply
 from sparkinfer.api.completions import parse_completion
 from sparkinfer.api.completions_reply import CompletionReply
-from sparkinfer.api.generation import Generation, NewRequestId
+from sparkinfer.api.generation import Generation, MakeReply, NewRequestId, Plan
 from sparkinfer.api.models import ModelInfo
-from sparkinfer.api.reply import Reply
 from sparkinfer.api.schema import Object
 from sparkinfer.config import ServerConfig
 from sparkinfer.errors import RequestError
@@ -28,10 +27,6 @@ from workers.http_metrics import HttpMetrics, outcome_of
 from workers.http_service import Service
 from workers.http_slow_clients import Connections, UnreadMeter
 from workers.http_text_pool import TextPool
-
-Parse = Callable[[Object, ModelInfo, NewRequestId], Generation]
-MakeReply = Callable[[str, int, ModelInfo, Generation], Reply]
-
 
 CLIENT_GONE = 499  # nginx's number for a client that left first; only ever seen in metrics
 
@@ -76,11 +71,11 @@ class Generations:
 
     async def chat(self, exchange: Exchange) -> Response | None:
         """POST /v1/chat/completions"""
-        return await self._generate(exchange, parse_chat, _chat_reply)
+        return await self.run(exchange, _plan_chat)
 
     async def completion(self, exchange: Exchange) -> Response | None:
         """POST /v1/completions"""
-        return await self._generate(exchange, parse_completion, _completion_reply)
+        return await self.run(exchange, _plan_completion)
 
     def tick(self) -> None:
         """Half a keep-alive interval went by."""
@@ -100,7 +95,8 @@ class Generations:
             raise RequestError(503, "The model is not ready; please retry", code="not_ready")
         return info
 
-    async def _generate(self, exchange: Exchange, parse: Parse, make_reply: MakeReply) -> Response | None:
+    async def run(self, exchange: Exchange, plan: Plan) -> Response | None:
+        """Answer `exchange` as `plan` understands its body."""
         received_at = exchange.received_at
         self.num_requests += 1
         self._metrics.requests.inc()
@@ -108,10 +104,13 @@ class Generations:
         error: RequestError | None = RequestError(500, "Internal error")  # unless it ends in another way
         try:
             info = self.accepting()
-            generation = parse(await exchange.json_object(), info, self._request_ids.new).of_client(
+            generation, make_reply = plan(await exchange.json_object(), info, self._request_ids.new)
+            generation = generation.of_client(
                 exchange.client_id, explain_cache=exchange.header("x-sparkinfer-explain-cache") == "1"
             )
-            reply = make_reply(secrets.token_hex(12), int(time.time()), info, generation)
+            if generation.skipped_tools:
+                exchange.common_headers.append(("x-sparkinfer-skipped-tools", ", ".join(generation.skipped_tools)))
+            reply = make_reply(secrets.token_hex(12), int(time.time()))
             body: StreamBody | WholeBody
             if generation.stream:
                 self._metrics.streaming.inc()
@@ -188,9 +187,10 @@ class Generations:
         self._metrics.count_end(outcome, None if answer is None else answer.usage, seconds)
 
 
-def _chat_reply(reply_id: str, created: int, info: ModelInfo, generation: Generation) -> Reply:
-    return ChatReply(reply_id, created, info, exclude_reasoning=generation.exclude_reasoning)
+def _plan_chat(body: Object, info: ModelInfo, new_request_id: NewRequestId) -> tuple[Generation, MakeReply]:
+    generation = parse_chat(body, info, new_request_id)
+    return generation, functools.partial(ChatReply, info=info, exclude_reasoning=generation.exclude_reasoning)
 
 
-def _completion_reply(reply_id: str, created: int, info: ModelInfo, _generation: Generation) -> Reply:
-    return CompletionReply(reply_id, created, info)
+def _plan_completion(body: Object, info: ModelInfo, new_request_id: NewRequestId) -> tuple[Generation, MakeReply]:
+    return parse_completion(body, info, new_request_id), functools.partial(CompletionReply, info=info)

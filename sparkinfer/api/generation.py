@@ -8,10 +8,13 @@ from dataclasses import dataclass
 
 import msgspec
 
+from sparkinfer.api.models import ModelInfo
+from sparkinfer.api.reply import Reply
 from sparkinfer.api.schema import Object, read_bool, read_object
 from sparkinfer.request import Request, RequestId
 
 NewRequestId = Callable[[], RequestId]
+MakeReply = Callable[[str, int], Reply]  # from a hexadecimal id, unique, and the Unix time
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,7 @@ class Generation:
     stream: bool
     include_usage: bool  # a stream ends with a usage chunk whatever the server's own setting
     exclude_reasoning: bool = False
+    skipped_tools: tuple[str, ...] = ()  # kinds of tools that no client of ours can run; a header tells
 
     def of_client(self, client_id: int, explain_cache: bool = False) -> Generation:
         """The same, known to come from this client, who may want to hear how much the prefix cache spared."""
@@ -34,6 +38,10 @@ class Generation:
     @property
     def num_choices(self) -> int:
         return sum(request.n for request in self.requests)
+
+
+# What a surface makes of a body: the generation, and how its answer is written. RequestError for what is wrong.
+Plan = Callable[[Object, ModelInfo, NewRequestId], tuple[Generation, MakeReply]]
 
 
 def read_stream(body: Object) -> tuple[bool, bool]:

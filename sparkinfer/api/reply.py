@@ -8,25 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from sparkinfer.api.blocks import BlockSequence
+from sparkinfer.api.blocks import ReplyDelta as ReplyDelta
 from sparkinfer.api.logprobs import TokenLogprob
 from sparkinfer.api.usage import Usage
 from sparkinfer.errors import RequestError
-from sparkinfer.request import FinishReason, ToolCallDelta
+from sparkinfer.request import FinishReason
 
 FINISH_REASONS = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length", FinishReason.TOOL_CALLS: "tool_calls"}
-
-
-class ReplyDelta(Protocol):
-    """What a step added to one choice. With logprobs the text is of one kind, and theirs."""
-
-    @property
-    def content(self) -> str: ...
-    @property
-    def reasoning(self) -> str: ...
-    @property
-    def logprobs(self) -> Sequence[TokenLogprob] | None: ...
-    @property
-    def tool_calls(self) -> Sequence[ToolCallDelta]: ...
 
 
 class WholeCall:
@@ -44,12 +33,14 @@ class Choice:
     """One choice of an answer that is sent whole. `text` is reasoning and content in the order of their arrival."""
 
     __slots__ = (
-        "content", "echo", "finish_reason", "index", "logprobs", "reasoning", "stop_string", "text", "tool_calls",
+        "blocks", "content", "echo", "finish_reason", "index", "logprobs", "reasoning", "stop_string", "text",
+        "tool_calls",
     )  # fmt: skip
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.echo = ""
+        self.blocks = BlockSequence()
         self.content: list[str] = []
         self.reasoning: list[str] = []
         self.text: list[str] = []
@@ -60,6 +51,7 @@ class Choice:
 
     def add(self, delta: ReplyDelta) -> None:
         """Take the next delta in."""
+        self.blocks.take(delta)
         if delta.reasoning:
             self.reasoning.append(delta.reasoning)
             self.text.append(delta.reasoning)
