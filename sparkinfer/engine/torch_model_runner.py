@@ -98,7 +98,8 @@ class TorchModelRunner:
     def _forward_and_sample(
         self, output: SchedulerOutput, inputs: StepInputs | None, sampling: SamplingBatch | None
     ) -> StepResult:
-        gate, logits, scores = self._mask_gate, None, []
+        gate, logits = self._mask_gate, None
+        scores: list[list[Logprobs]] = []
         gate.admit(output)
         if inputs is not None:
             self._input_batch.feed(inputs)

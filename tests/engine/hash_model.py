@@ -110,7 +110,8 @@ class ListSink:
     def publish(self, events: StepEvents) -> None:
         for sequence, token_ids, scores in events.scores:
             key = (sequence.request_id, sequence.choice)
-            assert key not in self.finished and key not in self.tokens, "a score behind a token"
+            assert key not in self.finished
+            assert key not in self.tokens, "a score behind a token"
             self.scores.setdefault(key, []).extend(zip(token_ids, scores, strict=True))
         logprobs = events.logprobs or [None] * len(events.sequences)
         for sequence, token_id, entry in zip(events.sequences, events.token_ids, logprobs, strict=True):

@@ -72,7 +72,7 @@ def test_a_prompt_scored_before_its_answer() -> None:
     prompt, completion, logprobs = CASES[0]
     controls = {**GENERATE, "prompt_logprobs": 3}
     with Rig(prefill_chunk_tokens=4) as rig:
-        sink = rig.run([([*prompt, *completion], {**controls, "max_tokens": 5}), (prompt, {**GENERATE, "max_tokens": 1})])
+        sink = rig.run([([*prompt, *completion], {**controls, "max_tokens": 5}), (prompt, {"max_tokens": 1})])
     scores = sink.scores[0, 0]
     assert [token_id for token_id, _ in scores] == [*prompt, *completion][1:]
     assert [entry for _, entry in scores[len(prompt) - 1 :]] == logprobs
