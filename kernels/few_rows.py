@@ -19,7 +19,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.launch import has_dp4a, row_tile
-from kernels.quant_dot import dot_rows, first_tiles, rms_factor
+from kernels.quant_dot import LEVELS, dot_rows, first_tiles, rms_factor, store_bytes
 from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
 from kernels.quant_mma import first_groups, mma_rows, warp_rows
 
@@ -47,14 +47,14 @@ def _rms_factors(ss_ptr, eps, COLS: tl.constexpr, M: tl.constexpr):
 
 @triton.jit
 def _quantize_columns(x, block, v_ptr, ys_ptr, ym_ptr, N: tl.constexpr, M: tl.constexpr):
-    """Block number `block` of every token's row: its 16 values x [16, 8] as int8, scale and scaled sum."""
+    """Block number `block` of every token's row: its 16 values x [16, 8] as integers, scale and scaled sum."""
     token = tl.arange(0, 8)
     place = (block % 2) * (N // 32) + block // 2
     amax = tl.max(tl.abs(x), axis=0)
-    scale = amax / 127.0
-    q = tl.floor(x * tl.where(amax > 0.0, 127.0 / amax, 0.0)[None, :] + 0.5)
-    values = v_ptr + token[None, :] * N + place * 16 + tl.arange(0, 16)[:, None]
-    tl.store(values, q.to(tl.int8), mask=(token < M)[None, :])
+    scale = amax / LEVELS
+    q = tl.floor(x * tl.where(amax > 0.0, LEVELS / amax, 0.0)[None, :] + 0.5)
+    values = v_ptr + token[None, :] * (2 * N) + place * 16 + tl.arange(0, 16)[:, None]
+    store_bytes(q, values, N, (token < M)[None, :])
     tl.store(ys_ptr + token * (N // 16) + place, scale, mask=token < M)
     tl.store(ym_ptr + token * (N // 16) + place, scale * tl.sum(q, axis=0), mask=token < M)
 

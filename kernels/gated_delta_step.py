@@ -1,5 +1,5 @@
 """One decode step of a Gated DeltaNet layer between its projections: convolution, SiLU, L2 norms, gates, delta rule,
-output gate, int8 output. One program per sequence, value head and half of the head's columns holds that part of the
+output gate, quantised output. One program per sequence, value head and half of the head's columns holds that part of the
 state in registers; the output norm, which spans the head, is left to the consumer as a factor per head.
 
 With S the state before the step, d = exp(g): e = beta (v - d S^T k), o = d S^T q + (k . q) e, S <- d S + k e^T; both
@@ -109,7 +109,7 @@ def _gated_delta_step_kernel(
     tl.store(state_ptrs, decay * state + k[:, None] * error[None, :])
     BLOCKS: tl.constexpr = BLOCK_V // 16
     block = (head * D + part * BLOCK_V) // 16
-    v_ptr += m * COLS
+    v_ptr += m * 2 * COLS
     ys_ptr += m * (COLS // 16)
     ym_ptr += m * (COLS // 16)
     squares = tl.sum(tl.reshape(out * out, (BLOCKS, 16)), axis=1)

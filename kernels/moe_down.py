@@ -94,7 +94,7 @@ def _moe_down_kernel(
         gdc_wait()
     HAS_SHARED: tl.constexpr = SHARED_FMT >= 0
     slots = TOP_K + 1 if HAS_SHARED else TOP_K
-    x_ptr += m * slots * (FFN // 4)
+    x_ptr += m * slots * (FFN // 2)
     xs_ptr += m * slots * (FFN // 16)
     xm_ptr += m * slots * (FFN // 16)
     logits_ptr += m * stride_logits
@@ -110,7 +110,7 @@ def _moe_down_kernel(
         y += tl.reshape(shared, (16,))
     y += before
     tl.store(residual_ptr + m * N + offs, y)
-    emit_block(y, block, norm, v_ptr + m * N, ys_ptr + m * (N // 16), ym_ptr + m * (N // 16), yp_ptr + m * N,
+    emit_block(y, block, norm, v_ptr + m * 2 * N, ys_ptr + m * (N // 16), ym_ptr + m * (N // 16), yp_ptr + m * N,
                ss_ptr + m * (N // 16), N)
 
 

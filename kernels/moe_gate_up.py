@@ -69,13 +69,13 @@ def _moe_gate_up_kernel(
     m = tl.program_id(2)
     if PDL:
         gdc_launch_dependents()
-    x_ptr += m * (COLS // 4)
+    x_ptr += m * (COLS // 2)
     xs_ptr += m * (COLS // 16)
     xm_ptr += m * (COLS // 16)
     ss_ptr += m * (COLS // 16)
     HAS_SHARED: tl.constexpr = SHARED_FMT >= 0
     out = m * (TOP_K + 1 if HAS_SHARED else TOP_K) + slot
-    v_ptr += out * FFN
+    v_ptr += out * 2 * FFN
     hs_ptr += out * (FFN // 16)
     hm_ptr += out * (FFN // 16)
     if slot < TOP_K:

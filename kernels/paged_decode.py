@@ -152,7 +152,7 @@ def _combine_kernel(
         gate = tl.load(gate_ptr + m * stride_gate + head * 2 * D + D + offs_d)
         out = out / (1.0 + tl.exp(-gate))
     COLS: tl.constexpr = H * D
-    quantize_blocks(out, (head * D + part * BLOCK_D) // 16, v_ptr + m * COLS, ys_ptr + m * (COLS // 16),
+    quantize_blocks(out, (head * D + part * BLOCK_D) // 16, v_ptr + m * 2 * COLS, ys_ptr + m * (COLS // 16),
                     ym_ptr + m * (COLS // 16), COLS, BLOCK_D // 16)
 
 

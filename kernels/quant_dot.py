@@ -1,4 +1,4 @@
-"""Device functions: unpack one 16-byte chunk of a quantised row per thread and multiply it with int8 activations.
+"""Device functions: unpack one 16-byte chunk of a quantised row per thread and multiply it with 16-bit activations.
 
 Owns the arithmetic of every format; knows no grid. A tile is [T chunks, W, RT rows, 4 words]: lanes run along T, warps
 along W, and a thread keeps RT rows, so that each load is 16 bytes, activations are read once for RT rows, and a row is
@@ -23,6 +23,7 @@ Q6_K = tl.constexpr(14)
 IQ4_NL = tl.constexpr(20)
 IQ4_XS = tl.constexpr(23)
 MXFP4 = tl.constexpr(39)
+LEVELS = tl.constexpr(32639.0)  # quant_format.ACTIVATION_LEVELS
 
 
 # prmt lookup of the eight nibbles of $2 in the 16 bytes $3 $4 $5 $6: $0 low nibbles' values, $1 high nibbles'
@@ -32,6 +33,10 @@ prmt.b32 l, $3, $4, a; prmt.b32 h, $5, $6, a; prmt.b32 t, l, h, s;
 shr.u32 a, a, 16; shr.u32 s, s, 16;
 prmt.b32 l, $3, $4, a; prmt.b32 h, $5, $6, a; prmt.b32 u, l, h, s;
 prmt.b32 $0, t, u, 0x6420; prmt.b32 $1, t, u, 0x7531; }""")
+_DOT_ASM = tl.constexpr("""{ .reg .s32 t;
+dp4a.s32.s32 t, $1, $5, 0; dp4a.s32.s32 t, $2, $6, t; dp4a.s32.s32 t, $3, $7, t; dp4a.s32.s32 t, $4, $8, t;
+shl.b32 t, t, 8;
+dp4a.s32.s32 t, $1, $9, t; dp4a.s32.s32 t, $2, $10, t; dp4a.s32.s32 t, $3, $11, t; dp4a.s32.s32 $0, $4, $12, t; }""")
 
 
 @triton.jit
@@ -40,16 +45,38 @@ def _byte(word, INDEX: tl.constexpr):
 
 
 @triton.jit
-def dot_words(a, b, NATIVE: tl.constexpr):
-    """Sum over the last axis of four signed byte products per word; NATIVE: dp4a, else shifts (interpreter, AMD)."""
+def split4(x):
+    """[..., 4] -> its four columns; moves no data where a thread holds all four."""
+    SHAPE: tl.constexpr = x.shape[:-1]
+    first, second = tl.split(tl.reshape(x, SHAPE + [2, 2]))
+    a, c = tl.split(first)
+    b, d = tl.split(second)
+    return a, b, c, d
+
+
+@triton.jit
+def _byte_products(a, b):
+    products = _byte(a, 0) * _byte(b, 0) + _byte(a, 1) * _byte(b, 1)
+    return products + _byte(a, 2) * _byte(b, 2) + _byte(a, 3) * _byte(b, 3)
+
+
+@triton.jit
+def dot_words(a, high, low, NATIVE: tl.constexpr):
+    """Sum over the last axis of sixteen products of signed bytes a with integers 256 * high + low, as f32.
+
+    NATIVE: dp4a, else shifts (interpreter, AMD).
+    """
     if NATIVE:
-        products = tl.inline_asm_elementwise(
-            "dp4a.s32.s32 $0, $1, $2, 0;", "=r,r,r", [a, b], dtype=tl.int32, is_pure=True, pack=1
+        a0, a1, a2, a3 = split4(a)
+        h0, h1, h2, h3 = split4(high)
+        l0, l1, l2, l3 = split4(low)
+        total = tl.inline_asm_elementwise(
+            _DOT_ASM, "=r,r,r,r,r,r,r,r,r,r,r,r,r", [a0, a1, a2, a3, h0, h1, h2, h3, l0, l1, l2, l3],
+            dtype=tl.int32, is_pure=True, pack=1,
         )
     else:
-        products = _byte(a, 0) * _byte(b, 0) + _byte(a, 1) * _byte(b, 1)
-        products += _byte(a, 2) * _byte(b, 2) + _byte(a, 3) * _byte(b, 3)
-    return tl.sum(products, axis=3).to(tl.float32)
+        total = tl.sum(256 * _byte_products(a, high) + _byte_products(a, low), axis=3)
+    return total.to(tl.float32)
 
 
 @triton.jit
@@ -184,13 +211,21 @@ def unpack_scales(FMT: tl.constexpr, tile):
 
 
 @triton.jit
+def _dot_block(words, x_words, COLS: tl.constexpr, NATIVE: tl.constexpr):
+    """Products of 16 columns: words [T, W, RT, 4], x_words [T, W, 1, 4] addresses in the plane of high bytes."""
+    high = tl.broadcast_to(tl.load(x_words), words.shape)
+    low = tl.broadcast_to(tl.load(x_words + COLS // 4), words.shape)
+    return dot_words(words, high, low, NATIVE)
+
+
+@triton.jit
 def dot_chunk(
     FMT: tl.constexpr, low, high, scale, scale_high, minimum, x_ptr, xs_ptr, xm_ptr, chunk, x_row, zero,
     COLS: tl.constexpr, NATIVE: tl.constexpr,
 ):
     """Products of a tile with one activation row.
 
-    x_ptr:   the rows' int8 values as int32 words; xs_ptr, xm_ptr: their scales and scaled sums per 16 columns
+    x_ptr:   the rows' two planes of bytes as int32 words; xs_ptr, xm_ptr: their scales and scaled sums per 16 columns
     x_row:   [T] int, the activation row that each chunk meets
     zero:    [W] zeros, which give each warp its own copy of the activations (no exchange between warps)
     returns  [T, W, RT] f32
@@ -199,14 +234,13 @@ def dot_chunk(
     if FMT == Q8_0:
         chunk = (chunk % 2) * (COLS // 32) + chunk // 2
     place = tl.max_contiguous((x_row * (COLS // 16) + chunk)[:, None, None] + zero[None, :, None], [1, 1, 1])
-    x_low = tl.broadcast_to(tl.load(x_ptr + (place * 4)[:, :, :, None] + word), low.shape)
-    first = dot_words(low, x_low, NATIVE) * tl.load(xs_ptr + place)
+    x_words = x_ptr + (x_row * (COLS // 2) + chunk * 4)[:, None, None, None] + word
+    first = _dot_block(low, x_words, COLS, NATIVE) * tl.load(xs_ptr + place)
     if FMT == Q8_0:
         result = first * scale
     else:
         odd = place + COLS // 32
-        x_high = tl.broadcast_to(tl.load(x_ptr + (odd * 4)[:, :, :, None] + word), low.shape)
-        second = dot_words(high, x_high, NATIVE) * tl.load(xs_ptr + odd)
+        second = _dot_block(high, x_words + COLS // 8, COLS, NATIVE) * tl.load(xs_ptr + odd)
         if FMT == Q6_K:
             first -= 32.0 * tl.load(xm_ptr + place)
             second -= 32.0 * tl.load(xm_ptr + odd)
@@ -248,7 +282,7 @@ def _add_tile(
         scale, scale_high, minimum = unpack_scales(FMT, tile)
         for m in tl.static_range(M):
             product = dot_chunk(
-                FMT, low, high, scale, scale_high, minimum, x_ptr + m * (COLS // 4), xs_ptr + m * (COLS // 16),
+                FMT, low, high, scale, scale_high, minimum, x_ptr + m * (COLS // 2), xs_ptr + m * (COLS // 16),
                 xm_ptr + m * (COLS // 16), chunk, tl.zeros_like(chunk), zero, COLS, NATIVE,
             )
             if GROUP > 0:
@@ -339,17 +373,26 @@ def group_factor(ss_ptr, chunk, zero, eps, COLUMNS: tl.constexpr, GROUP: tl.cons
 
 
 @triton.jit
+def store_bytes(q, target, COLS: tl.constexpr, mask=None):
+    """Integers q, as floats, to the planes of high and low bytes; target: addresses in the first."""
+    q = q.to(tl.int32)
+    high = (q + 128) >> 8
+    tl.store(target, high.to(tl.int8), mask=mask)
+    tl.store(target + COLS, (q - (high << 8)).to(tl.int8), mask=mask)
+
+
+@triton.jit
 def quantize_block(x, block, v_ptr, xs_ptr, xm_ptr, COLS: tl.constexpr):
-    """Write block number `block` of a row: its 16 values `x` as int8, their scale and their scaled sum.
+    """Write block number `block` of a row: its 16 values `x` as integers, their scale and their scaled sum.
 
     Even blocks of a row come first, then the odd ones, in all three planes.
     """
     place = (block % 2) * (COLS // 32) + block // 2
     amax = tl.max(tl.abs(x), axis=0)
-    scale = amax / 127.0
-    inverse = tl.where(amax > 0.0, 127.0 / amax, 0.0)
+    scale = amax / LEVELS
+    inverse = tl.where(amax > 0.0, LEVELS / amax, 0.0)
     q = tl.floor(x * inverse + 0.5)
-    tl.store(v_ptr + place * 16 + tl.arange(0, 16), q.to(tl.int8))
+    store_bytes(q, v_ptr + place * 16 + tl.arange(0, 16), COLS)
     tl.store(xs_ptr + place, scale)
     tl.store(xm_ptr + place, scale * tl.sum(q, axis=0))
 
@@ -377,9 +420,9 @@ def quantize_blocks(x, first_block, v_ptr, xs_ptr, xm_ptr, COLS: tl.constexpr, B
     block = first_block + tl.arange(0, BLOCKS)
     place = (block % 2) * (COLS // 32) + block // 2
     amax = tl.max(tl.abs(x), axis=1)
-    scale = amax / 127.0
-    inverse = tl.where(amax > 0.0, 127.0 / amax, 0.0)
+    scale = amax / LEVELS
+    inverse = tl.where(amax > 0.0, LEVELS / amax, 0.0)
     q = tl.floor(x * inverse[:, None] + 0.5)
-    tl.store(v_ptr + place[:, None] * 16 + tl.arange(0, 16)[None, :], q.to(tl.int8))
+    store_bytes(q, v_ptr + place[:, None] * 16 + tl.arange(0, 16)[None, :], COLS)
     tl.store(xs_ptr + place, scale)
     tl.store(xm_ptr + place, scale * tl.sum(q, axis=1))

@@ -11,6 +11,7 @@ from enum import IntEnum
 from torch import Tensor
 
 ACTIVATION_BLOCK = 16  # elements of an activation row that share one scale
+ACTIVATION_LEVELS = 32639  # 127 * 256 + 127: the largest integer whose two bytes are both signed ones
 
 
 class QuantFormat(IntEnum):
@@ -66,7 +67,9 @@ class QuantWeight:
 
 @dataclass(frozen=True, slots=True)
 class QuantActivation:
-    """Rows of a layer's input, quantised to int8 in blocks of 16 with the RMS factor left out.
+    """Rows of a layer's input as 16-bit integers with a scale per block of 16, the RMS factor left out.
+
+    An integer is 256 * high + low, two signed bytes, each a factor of the integer dot products.
 
     The consumer multiplies by 1 / sqrt(mean(x^2) + eps), a scalar per row, from `square_sums`; so the kernel that
     finishes a row needs no pass over it.
@@ -74,9 +77,9 @@ class QuantActivation:
     The first three hold a row's even blocks first, then its odd ones, so that neighbouring lanes, each at a block of 32
     of a weight's row, read neighbouring bytes.
 
-    values:       [num_tokens, num_cols] int8
+    values:       [num_tokens, 2, num_cols] int8, high bytes, then low ones
     scales:       [num_tokens, num_cols / 16] f32
-    sums:         [num_tokens, num_cols / 16] f32, scale * sum of the block's int8 values
+    sums:         [num_tokens, num_cols / 16] f32, scale * sum of the block's integers
     plain:        [num_tokens, num_cols] f32, what was quantised
     square_sums:  [num_tokens, num_cols / 16] f32, sum of x^2 per block before the norm's weight
     """
@@ -93,4 +96,4 @@ class QuantActivation:
 
     @property
     def num_cols(self) -> int:
-        return self.values.shape[1]
+        return self.values.shape[2]

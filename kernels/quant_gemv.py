@@ -1,4 +1,4 @@
-"""y[m, n] = rms_m * sum_k W[n, k] x[m, k] for 1 to 8 rows x, W quantised, x int8 in blocks of 16.
+"""y[m, n] = rms_m * sum_k W[n, k] x[m, k] for 1 to 8 rows x, W quantised, x 16-bit integers in blocks of 16.
 
 Several matrices of different formats that read the same x share one launch: programs [0, p0) walk the first, and so on.
 Bytes moved: every plane of every matrix once (x stays in the caches). Accumulation: int32 within 16 columns, f32 above,

@@ -46,7 +46,7 @@ def _quant_gemv_residual_kernel(
     for m in tl.static_range(M):
         y = tl.reshape(totals[m], (16,)) + before[m]
         tl.store(residual_ptr + m * N + offs, y)
-        emit_block(y, block, norm, v_ptr + m * N, ys_ptr + m * (N // 16), ym_ptr + m * (N // 16), yp_ptr + m * N,
+        emit_block(y, block, norm, v_ptr + m * 2 * N, ys_ptr + m * (N // 16), ym_ptr + m * (N // 16), yp_ptr + m * N,
                    ss_ptr + m * (N // 16), N)
 
 

@@ -1,4 +1,4 @@
-"""Device functions: 16 quantised rows times up to 8 int8 rows on the integer tensor cores (m16n8k16), per block scales.
+"""Device functions: 16 quantised rows times up to 8 rows of 16-bit integers on the integer tensor cores (m16n8k16), per block scales.
 
 Owns the arithmetic of few tokens; knows no grid. Values live one to a thread in tensors of 32 * W elements, lane
 4g + t of warp w at 32w + 4g + t, which is how the matrix instruction numbers its fragments: A holds rows g and g + 8, B
@@ -26,6 +26,7 @@ from kernels.quant_dot import (
     _byte,
     _table,
     load_tile,
+    split4,
     unpack_scales,
 )
 
@@ -35,9 +36,10 @@ selp.b32 s, $5, $4, p; shfl.sync.bfly.b32 u, s, 1, 0x1f, 0xffffffff; selp.b32 a,
 selp.b32 s, $7, $6, p; shfl.sync.bfly.b32 u, s, 1, 0x1f, 0xffffffff; selp.b32 c, $6, u, p; selp.b32 d, u, $7, p;
 selp.b32 s, c, a, q; shfl.sync.bfly.b32 u, s, 2, 0x1f, 0xffffffff; selp.b32 $0, a, u, q; selp.b32 $2, u, c, q;
 selp.b32 s, d, b, q; shfl.sync.bfly.b32 u, s, 2, 0x1f, 0xffffffff; selp.b32 $1, b, u, q; selp.b32 $3, u, d, q; }""")
-_MMA_ASM = tl.constexpr(
-    "mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {$0,$1,$2,$3}, {$4,$5}, {$6}, {$7,$7,$7,$7};"
-)
+_MMA_ASM = tl.constexpr("""{ .reg .b32 a, b, c, d;
+mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {a,b,c,d}, {$4,$5}, {$6}, {$8,$8,$8,$8};
+shl.b32 a, a, 8; shl.b32 b, b, 8; shl.b32 c, c, 8; shl.b32 d, d, 8;
+mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {$0,$1,$2,$3}, {$4,$5}, {$7}, {a,b,c,d}; }""")
 
 
 @triton.jit
@@ -85,27 +87,25 @@ def _products(a, b, W: tl.constexpr):
 
 
 @triton.jit
-def _mma(a, a_below, b, W: tl.constexpr, NATIVE: tl.constexpr):
-    """16 x 16 times 16 x 8: (row g, token 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1), f32 of exact integers."""
+def _mma(a, a_below, high, low, W: tl.constexpr, NATIVE: tl.constexpr):
+    """16 x 16 signed bytes times 16 x 8 integers 256 * high + low: (row g, token 2t), (g, 2t + 1), (g + 8, 2t),
+    (g + 8, 2t + 1), f32 of exact integers."""
     if NATIVE:
         zero = tl.zeros_like(a)
         c0, c1, c2, c3 = tl.inline_asm_elementwise(
-            _MMA_ASM, "=r,=r,=r,=r,r,r,r,r", [a, a_below, b, zero],
+            _MMA_ASM, "=r,=r,=r,=r,r,r,r,r,r", [a, a_below, high, low, zero],
             dtype=(tl.int32, tl.int32, tl.int32, tl.int32), is_pure=True, pack=1,
         )
     else:
-        c0, c1 = _products(a, b, W)
-        c2, c3 = _products(a_below, b, W)
+        c0, c1 = _products(a, high, W)
+        c2, c3 = _products(a_below, high, W)
+        d0, d1 = _products(a, low, W)
+        d2, d3 = _products(a_below, low, W)
+        c0 = 256 * c0 + d0
+        c1 = 256 * c1 + d1
+        c2 = 256 * c2 + d2
+        c3 = 256 * c3 + d3
     return c0.to(tl.float32), c1.to(tl.float32), c2.to(tl.float32), c3.to(tl.float32)
-
-
-@triton.jit
-def _split4(x):
-    """[N, 4] -> its four columns, without moving data."""
-    first, second = tl.split(tl.reshape(x, (x.shape[0], 2, 2)))
-    a, c = tl.split(first)
-    b, d = tl.split(second)
-    return a, b, c, d
 
 
 @triton.jit
@@ -148,9 +148,19 @@ def _unpack(FMT: tl.constexpr, word, bits, more_bits, t, NATIVE: tl.constexpr):
 
 
 @triton.jit
+def _load_words(x_words, COLS: tl.constexpr, NATIVE: tl.constexpr):
+    """A block of each lane's token, addresses x_words [N] in the plane of high bytes: (high words, low words), four
+    each, word t of the quad's four blocks."""
+    word = tl.arange(0, 4)[None, :]
+    high = _quad_transpose(*split4(tl.load(x_words[:, None] + word)), NATIVE)
+    low = _quad_transpose(*split4(tl.load((x_words + COLS // 4)[:, None] + word)), NATIVE)
+    return high, low
+
+
+@triton.jit
 def _load4(ptr, place):
     """Four neighbouring f32 at ptr + place [N]."""
-    return _split4(tl.load(ptr + place[:, None] + tl.arange(0, 4)[None, :]))
+    return split4(tl.load(ptr + place[:, None] + tl.arange(0, 4)[None, :]))
 
 
 @triton.jit
@@ -184,26 +194,24 @@ def add_group(
     left = tl.minimum(2 * t, M - 1)
     right = tl.minimum(2 * t + 1, M - 1)
     above, below = tile
-    q_above = _quad_transpose(*_split4(tl.reshape(above[0], (W * 32, 4))), NATIVE)
-    q_below = _quad_transpose(*_split4(tl.reshape(below[0], (W * 32, 4))), NATIVE)
+    q_above = _quad_transpose(*split4(tl.reshape(above[0], (W * 32, 4))), NATIVE)
+    q_below = _quad_transpose(*split4(tl.reshape(below[0], (W * 32, 4))), NATIVE)
     s_above, sh_above, mn_above = unpack_scales(FMT, above)
     s_below, sh_below, mn_below = unpack_scales(FMT, below)
     s_above = tl.where(is_real, _flat(s_above), 0.0)
     s_below = tl.where(is_real, _flat(s_below), 0.0)
-    word = tl.arange(0, 4)[None, :]
     HAS_MINIMUM: tl.constexpr = not (FMT == Q8_0 or FMT == Q6_K or FMT == IQ4_NL or FMT == IQ4_XS or FMT == MXFP4)
     PLANE: tl.constexpr = COLS // 32
     if FMT == Q8_0:
         block = group * 4 + t
         place = (block % 2) * PLANE + block // 2
-        x_words = tl.load(x_ptr + (token * (COLS // 4) + place * 4)[:, None] + word)
-        x_even = _quad_transpose(*_split4(x_words), NATIVE)
+        x_even = _load_words(x_ptr + token * (COLS // 2) + place * 4, COLS, NATIVE)
         x_odd = x_even
         scale_place = group * 2
     else:
-        place = token * (COLS // 4) + (group * 4 + t) * 4
-        x_even = _quad_transpose(*_split4(tl.load(x_ptr + place[:, None] + word)), NATIVE)
-        x_odd = _quad_transpose(*_split4(tl.load(x_ptr + (place + COLS // 8)[:, None] + word)), NATIVE)
+        x_words = x_ptr + token * (COLS // 2) + (group * 4 + t) * 4
+        x_even = _load_words(x_words, COLS, NATIVE)
+        x_odd = _load_words(x_words + COLS // 8, COLS, NATIVE)
         scale_place = group * 4
     left_place = left * (COLS // 16) + scale_place
     right_place = right * (COLS // 16) + scale_place
@@ -239,11 +247,11 @@ def add_group(
         low_below, high_below = _unpack(FMT, q_below[i], bits_below, more_below, t, NATIVE)
         up = _quad_take(s_above, i, NATIVE)
         down = _quad_take(s_below, i, NATIVE)
-        e0, e1, e2, e3 = _mma(low_above, low_below, x_even[i], W, NATIVE)
+        e0, e1, e2, e3 = _mma(low_above, low_below, x_even[0][i], x_even[1][i], W, NATIVE)
         if FMT == Q6_K:
             up_high = _quad_take(tl.where(is_real, _flat(sh_above), 0.0), i, NATIVE)
             down_high = _quad_take(tl.where(is_real, _flat(sh_below), 0.0), i, NATIVE)
-            o0, o1, o2, o3 = _mma(high_above, high_below, x_odd[i], W, NATIVE)
+            o0, o1, o2, o3 = _mma(high_above, high_below, x_odd[0][i], x_odd[1][i], W, NATIVE)
             le = 32.0 * left_sum_even[i]
             lo = 32.0 * left_sum_odd[i]
             re = 32.0 * right_sum_even[i]
@@ -258,7 +266,7 @@ def add_group(
             p2 = e2 * left_even[i] * down
             p3 = e3 * right_even[i] * down
         else:
-            o0, o1, o2, o3 = _mma(high_above, high_below, x_odd[i], W, NATIVE)
+            o0, o1, o2, o3 = _mma(high_above, high_below, x_odd[0][i], x_odd[1][i], W, NATIVE)
             p0 = (e0 * left_even[i] + o0 * left_odd[i]) * up
             p1 = (e1 * right_even[i] + o1 * right_odd[i]) * up
             p2 = (e2 * left_even[i] + o2 * left_odd[i]) * down

@@ -44,7 +44,7 @@ def _quant_swiglu_kernel(
     for m in tl.static_range(M):
         gate = gates[m] * factors[m]
         h = gate / (1.0 + tl.exp(-gate)) * (ups[m] * factors[m])
-        quantize_block(tl.reshape(h, (16,)), block, v_ptr + m * FFN, ys_ptr + m * (FFN // 16),
+        quantize_block(tl.reshape(h, (16,)), block, v_ptr + m * 2 * FFN, ys_ptr + m * (FFN // 16),
                        ym_ptr + m * (FFN // 16), FFN)
 
 

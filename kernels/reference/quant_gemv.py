@@ -1,4 +1,4 @@
-"""Products of quantised weights with int8 activations, and the making of such activations, in plain float32."""
+"""Products of quantised weights with 16-bit activations, and the making of such activations, in plain float32."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from kernels.quant_format import ACTIVATION_BLOCK, QuantActivation, QuantFormat, QuantWeight
+from kernels.quant_format import ACTIVATION_BLOCK, ACTIVATION_LEVELS, QuantActivation, QuantFormat, QuantWeight
 from kernels.reference.quant_weight import dequantize
 
 
 def quantize_rows(x: Tensor, weight: Tensor | None = None) -> QuantActivation:
-    """int8 blocks of 16 of x * weight; the RMS factor is left to the consumer.
+    """16-bit blocks of 16 of x * weight; the RMS factor is left to the consumer.
 
     x:       [num_tokens, num_cols] f32
     weight:  [num_cols] f32, the norm's weight; None: ones
@@ -21,12 +21,14 @@ def quantize_rows(x: Tensor, weight: Tensor | None = None) -> QuantActivation:
     plain = x if weight is None else x * weight
     blocks = plain.reshape(num_tokens, -1, ACTIVATION_BLOCK)
     amax = blocks.abs().amax(-1)
-    inverse = torch.where(amax > 0, 127.0 / amax, torch.zeros_like(amax))
+    inverse = torch.where(amax > 0, ACTIVATION_LEVELS / amax, torch.zeros_like(amax))
     values = torch.floor(blocks * inverse[..., None] + 0.5)
-    scales = amax / 127.0
+    scales = amax / ACTIVATION_LEVELS
     square_sums = (x.reshape(num_tokens, -1, ACTIVATION_BLOCK) ** 2).sum(-1)
     sums = scales * values.sum(-1)
-    values = even_odd(values).to(torch.int8).reshape(num_tokens, num_cols)
+    integers = even_odd(values).to(torch.int32).reshape(num_tokens, num_cols)
+    high = (integers + 128) >> 8
+    values = torch.stack((high, integers - 256 * high), dim=1).to(torch.int8)
     return QuantActivation(values, even_odd(scales), even_odd(sums), plain, square_sums)
 
 
@@ -36,8 +38,9 @@ def even_odd(blocks: Tensor) -> Tensor:
 
 
 def dequantize_rows(x: QuantActivation) -> Tensor:
-    """[num_tokens, num_cols] f32: what the int8 values and scales stand for."""
-    blocks = x.values.float().reshape(x.num_tokens, -1, ACTIVATION_BLOCK) * x.scales[..., None]
+    """[num_tokens, num_cols] f32: what the integers and scales stand for."""
+    integers = 256.0 * x.values[:, 0] + x.values[:, 1]
+    blocks = integers.reshape(x.num_tokens, -1, ACTIVATION_BLOCK) * x.scales[..., None]
     even, odd = blocks.chunk(2, dim=1)
     return torch.stack([even, odd], dim=2).reshape(x.num_tokens, x.num_cols)
 
@@ -48,7 +51,7 @@ def rms_factor(x: QuantActivation, eps: float) -> Tensor:
 
 
 def quant_gemv(x: QuantActivation, weights: Sequence[QuantWeight], eps: float | None) -> Tensor:
-    """[num_tokens, sum of rows] f32; F32 matrices multiply the unquantised row, all others its int8 form."""
+    """[num_tokens, sum of rows] f32; F32 matrices multiply the unquantised row, all others its integers."""
     quantised = dequantize_rows(x)
     parts = [(x.plain if w.format == QuantFormat.F32 else quantised) @ dequantize(w).T for w in weights]
     y = torch.cat(parts, dim=-1)

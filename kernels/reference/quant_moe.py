@@ -1,4 +1,4 @@
-"""Experts of quantised weights on int8 activations, in plain float32: choice, first half, second half."""
+"""Experts of quantised weights on 16-bit activations, in plain float32: choice, first half, second half."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def poisoned_activation(num_tokens: int, num_cols: int, device: str = "cpu") -> 
     def plane(width: int) -> Tensor:
         return torch.full((num_tokens, width), torch.nan, device=device)
 
-    values = torch.full((num_tokens, num_cols), -128, dtype=torch.int8, device=device)
+    values = torch.full((num_tokens, 2, num_cols), -128, dtype=torch.int8, device=device)
     blocks = num_cols // 16
     return QuantActivation(values, plane(blocks), plane(blocks), plane(num_cols), plane(blocks))
 

@@ -58,7 +58,7 @@ def empty_activation(num_rows: int, num_cols: int, device: torch.device) -> Quan
     def plane(width: int) -> Tensor:
         return torch.empty(num_rows, width, dtype=torch.float32, device=device)
 
-    values = torch.empty(num_rows, num_cols, dtype=torch.int8, device=device)
+    values = torch.empty(num_rows, 2, num_cols, dtype=torch.int8, device=device)
     blocks = num_cols // 16
     return QuantActivation(values, plane(blocks), plane(blocks), plane(num_cols), plane(blocks))
 
