@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import msgspec
 
-from sparkinfer.request import CacheReport, Prompt, Request, RequestId, ToolCallDelta
+from sparkinfer.request import CacheReport, OutputFormat, Prompt, Request, RequestId, ToolCallDelta, ToolPolicy
 from sparkinfer.sampling_params import SamplingParams
 
 
@@ -38,6 +38,8 @@ class Count(msgspec.Struct, frozen=True, tag="count"):
     reply_to: int
     with_text: bool = False           # the rendered prompt comes back too
     with_pieces: bool = False         # and the bytes of each token
+    tool_policy: ToolPolicy = ToolPolicy()     # these two change what the prompt says
+    output_format: OutputFormat | None = None
 
 
 class Detokenize(msgspec.Struct, frozen=True, tag="detokenize"):

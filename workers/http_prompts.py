@@ -11,14 +11,15 @@ from ipc.messages import Tokenized
 from sparkinfer.api.chat import parse_chat_prompt
 from sparkinfer.api.completions import parse_prompts
 from sparkinfer.api.models import ModelInfo
+from sparkinfer.api.response_format import read_output_format
 from sparkinfer.api.sampling import read_token_ids
 from sparkinfer.api.schema import Object, as_list, fail, read_bool
 from sparkinfer.api.template_kwargs import read_thinking
-from sparkinfer.request import Prompt
+from sparkinfer.api.tools import read_tool_policy
 from workers.http_answer import TokenAnswer
 from workers.http_exchange import Exchange, Response, json_response
 from workers.http_generations import Generations, RequestIds
-from workers.http_text_pool import TextPool
+from workers.http_text_pool import PromptQuestion, TextPool
 
 MAX_TOKEN_IDS = 1 << 20  # of one detokenize request
 
@@ -38,7 +39,7 @@ class Prompts:
         body = await exchange.json_object()
         with_ids = read_bool(body, "return_token_ids", False)
         with_pieces = read_bool(body, "return_pieces", False)
-        encoded = await self._encode(_read_prompt(body, info), with_pieces=with_pieces)
+        encoded = await self.encode(_read_question(body, info), with_pieces=with_pieces)
         document = _limits(info, encoded)
         if with_ids or with_pieces:
             document["token_ids"] = encoded.token_ids
@@ -50,7 +51,7 @@ class Prompts:
         """POST /v1/apply-template: the text that the model would read for a chat body."""
         info = self._generations.accepting()
         body = await exchange.json_object()
-        encoded = await self._encode(parse_chat_prompt(body, read_thinking(body)), with_text=True)
+        encoded = await self.encode(_read_chat(body), with_text=True)
         return json_response({"prompt": encoded.text, **_limits(info, encoded)})
 
     async def detokenize(self, exchange: Exchange) -> Response:
@@ -70,21 +71,29 @@ class Prompts:
         decoded = await answer.tokenized
         return json_response({"text": decoded.text, "tokens": len(token_ids), "model": info.model})
 
-    async def _encode(self, prompt: Prompt, *, with_text: bool = False, with_pieces: bool = False) -> Tokenized:
+    async def encode(
+        self, question: PromptQuestion, *, with_text: bool = False, with_pieces: bool = False
+    ) -> Tokenized:
+        """What a text worker makes of a prompt; RequestError where its template refuses it."""
         answer = TokenAnswer()
-        self._pool.encode(answer, self._request_ids.new(), prompt, with_text=with_text, with_pieces=with_pieces)
+        self._pool.encode(answer, self._request_ids.new(), question, with_text=with_text, with_pieces=with_pieces)
         return await answer.tokenized
 
 
-def _read_prompt(body: Object, info: ModelInfo) -> Prompt:
+def _read_question(body: Object, info: ModelInfo) -> PromptQuestion:
     if body.get("messages") is None and body.get("prompt") is not None:
         prompts = parse_prompts(body["prompt"], info)
         if len(prompts) != 1:
             fail("prompt", "must be one prompt")
-        return prompts[0]
+        return PromptQuestion(prompts[0])
     if body.get("prompt") is not None:
         fail("prompt", "must not be given beside messages")
-    return parse_chat_prompt(body, read_thinking(body))
+    return _read_chat(body)
+
+
+def _read_chat(body: Object) -> PromptQuestion:
+    prompt = parse_chat_prompt(body, read_thinking(body))
+    return PromptQuestion(prompt, read_tool_policy(body, prompt.tools), read_output_format(body))
 
 
 def _limits(info: ModelInfo, encoded: Tokenized) -> dict[str, Any]:

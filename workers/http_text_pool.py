@@ -7,17 +7,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ipc.codec import TEXT_EVENTS
 from ipc.messages import Abort, Count, Detokenize, Submit
 from sparkinfer.errors import RequestError
-from sparkinfer.request import Prompt, Request, RequestId
+from sparkinfer.request import OutputFormat, Prompt, Request, RequestId, ToolPolicy
 from workers.http_answer import Answer, TokenAnswer
 from workers.http_events import EventRouter
 from workers.process import Peers
 
 log = logging.getLogger("http")
+
+
+class PromptQuestion(NamedTuple):
+    """A prompt, and what else of a request changes how it is rendered."""
+
+    prompt: Prompt
+    tool_policy: ToolPolicy = ToolPolicy()
+    output_format: OutputFormat | None = None
 
 
 class TextPool(Protocol):
@@ -27,7 +35,8 @@ class TextPool(Protocol):
         """Start all requests, whose events will reach `answer`; RequestError(503) when none can be started."""
 
     def encode(
-        self, answer: TokenAnswer, request_id: RequestId, prompt: Prompt, *, with_text: bool, with_pieces: bool
+        self, answer: TokenAnswer, request_id: RequestId, question: PromptQuestion, *, with_text: bool,
+        with_pieces: bool,
     ) -> None:
         """Render and tokenise only; RequestError(503) as `submit`."""
 
@@ -61,9 +70,12 @@ class LiveTextPool:
             raise
 
     def encode(
-        self, answer: TokenAnswer, request_id: RequestId, prompt: Prompt, *, with_text: bool, with_pieces: bool
+        self, answer: TokenAnswer, request_id: RequestId, question: PromptQuestion, *, with_text: bool,
+        with_pieces: bool,
     ) -> None:
-        self._ask(answer, Count(request_id, prompt, self._http_index, with_text, with_pieces))
+        prompt, policy, output_format = question
+        count = Count(request_id, prompt, self._http_index, with_text, with_pieces, policy, output_format)
+        self._ask(answer, count)
 
     def decode(
         self, answer: TokenAnswer, request_id: RequestId, token_ids: tuple[int, ...], skip_special: bool

@@ -8,6 +8,7 @@ from __future__ import annotations
 from sparkinfer.api.generation import Generation, NewRequestId, read_stream
 from sparkinfer.api.messages import parse_messages
 from sparkinfer.api.models import MAX_TOP_LOGPROBS, ModelInfo
+from sparkinfer.api.response_format import read_output_format
 from sparkinfer.api.sampling import read_choices, read_priority, read_sampling, read_stop
 from sparkinfer.api.schema import (
     Object,
@@ -18,6 +19,7 @@ from sparkinfer.api.schema import (
     read_str,
 )
 from sparkinfer.api.template_kwargs import Thinking, read_thinking
+from sparkinfer.api.tools import check_called_tools, parse_tools, read_tool_policy
 from sparkinfer.api.unsupported import refuse_unsupported
 from sparkinfer.request import ChatPrompt, Request
 
@@ -38,6 +40,8 @@ def parse_chat(body: Object, info: ModelInfo, new_request_id: NewRequestId) -> G
         n=read_choices(body),
         stop=read_stop(body),
         priority=read_priority(body),
+        tool_policy=read_tool_policy(body, prompt.tools),
+        output_format=read_output_format(body),
     )
     return Generation((request,), stream, include_usage, thinking.exclude_reasoning)
 
@@ -46,6 +50,8 @@ def parse_chat_prompt(body: Object, thinking: Thinking) -> ChatPrompt:
     """Messages and everything else that changes how they are rendered."""
     messages = parse_messages(body.get("messages"))
     refuse_unsupported(body)
+    tools = parse_tools(body)
+    check_called_tools(messages, tools)
     continue_final = read_bool(body, "continue_final_message", False)
     add_generation_prompt = read_bool(body, "add_generation_prompt", not continue_final)
     if continue_final and add_generation_prompt:
@@ -54,6 +60,7 @@ def parse_chat_prompt(body: Object, thinking: Thinking) -> ChatPrompt:
         fail("continue_final_message", "needs an assistant message at the end")
     return ChatPrompt(
         messages=messages,
+        tools=tools,
         template_kwargs=thinking.template_kwargs,
         add_generation_prompt=add_generation_prompt,
         continue_final_message=continue_final,

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparkinfer.api.errors import context_length_error
 from sparkinfer.api.generation import Generation, NewRequestId, read_stream
 from sparkinfer.api.models import MAX_TOP_LOGPROBS, ModelInfo
+from sparkinfer.api.response_format import read_output_format
 from sparkinfer.api.sampling import read_choices, read_priority, read_sampling, read_stop, read_token_ids
 from sparkinfer.api.schema import Object, as_list, fail, read_bool, read_int, read_str, type_name
-from sparkinfer.api.unsupported import refuse_unsupported
+from sparkinfer.api.unsupported import refuse_tools, refuse_unsupported
+from sparkinfer.errors import context_length_error
 from sparkinfer.request import Prompt, Request, TextPrompt, TokenPrompt
 
 MAX_PROMPTS = 256  # in one request
@@ -31,14 +32,23 @@ def parse_completion(body: Object, info: ModelInfo, new_request_id: NewRequestId
     for key in ("user", "model"):
         read_str(body, key)
     refuse_unsupported(body)
+    refuse_tools(body)
     stream, include_usage = read_stream(body)
     sampling = read_sampling(body, info, read_int(body, "logprobs", 0, MAX_TOP_LOGPROBS))
     stop = read_stop(body)
     echo = read_bool(body, "echo", False)
     priority = read_priority(body)
+    output_format = read_output_format(body)
     requests = tuple(
         Request(
-            request_id=new_request_id(), prompt=prompt, sampling=sampling, n=n, stop=stop, echo=echo, priority=priority
+            request_id=new_request_id(),
+            prompt=prompt,
+            sampling=sampling,
+            n=n,
+            stop=stop,
+            echo=echo,
+            priority=priority,
+            output_format=output_format,
         )
         for prompt in prompts
     )

@@ -66,7 +66,11 @@ REPLIES: dict[str, Schema] = {
                         "index": _COUNT,
                         "message": _reply(
                             {"role": STRING, "content": optional(STRING), "refusal": {"type": "null"}},
-                            extra={"reasoning": STRING, "reasoning_content": STRING, "tool_calls": array(OBJECT)},
+                            extra={
+                                "reasoning": STRING,
+                                "reasoning_content": STRING,
+                                "tool_calls": array(ref("ToolCall"), 1),
+                            },
                         ),
                         "logprobs": optional(ref("ChatLogprobs")),
                         "finish_reason": _FINISH,
@@ -77,6 +81,20 @@ REPLIES: dict[str, Schema] = {
             "usage": ref("Usage"),
         }
     ),
+    "Delta": _reply(
+        {},
+        extra={
+            "role": STRING,
+            "content": optional(STRING),
+            "reasoning": STRING,
+            "reasoning_content": STRING,
+            "tool_calls": array(ref("ToolCallDelta"), 1),
+        },
+    ),
+    "ToolCallDelta": _reply(
+        {"index": _COUNT, "function": _reply({"arguments": STRING}, extra={"name": STRING})},
+        extra={"id": STRING, "type": STRING},
+    ),
     "ChatCompletionChunk": _reply(
         {
             **_HEAD,
@@ -84,7 +102,7 @@ REPLIES: dict[str, Schema] = {
                 _reply(
                     {
                         "index": _COUNT,
-                        "delta": OBJECT,
+                        "delta": ref("Delta"),
                         "logprobs": optional(ref("ChatLogprobs")),
                         "finish_reason": optional(_FINISH),
                     }

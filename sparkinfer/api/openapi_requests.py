@@ -10,6 +10,8 @@ from typing import Any
 from sparkinfer.api.completions import MAX_PROMPTS
 from sparkinfer.api.messages import MAX_MESSAGES, MAX_TOOL_CALLS, ROLES
 from sparkinfer.api.models import MAX_STOPS, MAX_TOP_LOGPROBS
+from sparkinfer.api.response_format import FORMAT_TYPES
+from sparkinfer.api.response_format import MAX_CHOICES as MAX_FORMAT_CHOICES
 from sparkinfer.api.sampling import (
     BIAS_RANGE,
     FLOAT_RANGES,
@@ -20,6 +22,7 @@ from sparkinfer.api.sampling import (
     MAX_STOP_TOKEN_IDS,
 )
 from sparkinfer.api.template_kwargs import EFFORTS, MAX_KWARGS
+from sparkinfer.api.tools import CHOICES, MAX_NAME_CHARACTERS, MAX_TOOLS, NAME_PATTERN
 
 Schema = dict[str, Any]
 
@@ -87,6 +90,20 @@ SAMPLING: dict[str, Schema] = {
     "user": STRING,
 }
 
+TEXT: Schema = {"type": "string", "minLength": 1}
+GUIDES: dict[str, Schema] = {
+    "json": {"anyOf": [OBJECT, STRING]},
+    "json_object": BOOLEAN,
+    "regex": TEXT,
+    "grammar": TEXT,
+    "choice": array(TEXT, 1, MAX_FORMAT_CHOICES),
+}
+OUTPUT_FORMAT: dict[str, Schema] = {
+    "response_format": ref("ResponseFormat"),
+    "structured_outputs": closed(GUIDES),
+    **{f"guided_{key}": schema for key, schema in GUIDES.items()},
+}
+
 TEMPLATE: dict[str, Schema] = {
     "enable_thinking": BOOLEAN,
     "reasoning_effort": {"type": "string", "enum": list(EFFORTS)},
@@ -101,9 +118,12 @@ TEMPLATE: dict[str, Schema] = {
     "chat_template_kwargs": {"type": "object", "maxProperties": MAX_KWARGS},
     "add_generation_prompt": BOOLEAN,
     "continue_final_message": BOOLEAN,
-    "tools": array(OBJECT),
-    "tool_choice": {"anyOf": [{"type": "string", "enum": ["none", "auto", "required"]}, OBJECT]},
+    "tools": array(ref("Tool"), high=MAX_TOOLS),
+    "tool_choice": {
+        "anyOf": [{"type": "string", "enum": list(CHOICES)}, ref("FunctionChoice"), ref("AllowedTools")]
+    },
     "parallel_tool_calls": BOOLEAN,
+    **OUTPUT_FORMAT,
 }
 
 PROMPT: Schema = {
@@ -123,6 +143,20 @@ def _message(roles: list[str], properties: dict[str, Schema], *required: str) ->
     }
 
 
+def _format(kind: str) -> Schema:
+    """A response_format of one type."""
+    properties: dict[str, Schema] = {"type": {"type": "string", "const": kind}}
+    if kind in ("text", "json_object"):
+        return closed(properties, "type")
+    json_schema = closed(
+        {"name": TEXT, "schema": OBJECT, "strict": BOOLEAN, "description": STRING}, "name", "schema"
+    )
+    return closed(properties | {kind: GUIDES.get(kind, json_schema)}, "type", kind)
+
+
+_NAME: Schema = {
+    "type": "string", "pattern": f"^(?:{NAME_PATTERN})$", "minLength": 1, "maxLength": MAX_NAME_CHARACTERS,
+}  # fmt: skip
 _CONTENT: Schema = {"anyOf": [STRING, array(ref("ContentPart"), 1)]}
 _OTHERS = [role for role in ROLES if role not in ("assistant", "tool")]
 _SYSTEM_OR_USER = _message(_OTHERS, {"content": _CONTENT}, "content")
@@ -144,6 +178,25 @@ _TOOL = _message(
 )
 
 REQUESTS: dict[str, Schema] = {
+    "Tool": closed({"type": {"type": "string", "const": "function"}, "function": ref("Function")}, "type", "function"),
+    "Function": closed(
+        {"name": _NAME, "description": STRING, "parameters": OBJECT, "strict": BOOLEAN}, "name",
+    ),
+    "FunctionChoice": closed(
+        {"type": {"type": "string", "const": "function"}, "function": closed({"name": STRING}, "name")},
+        "type", "function",
+    ),
+    "AllowedTools": closed(
+        {
+            "type": {"type": "string", "const": "allowed_tools"},
+            "allowed_tools": closed(
+                {"mode": {"type": "string", "enum": ["auto", "required"]}, "tools": array(ref("FunctionChoice"), 1)},
+                "mode", "tools",
+            ),
+        },
+        "type", "allowed_tools",
+    ),
+    "ResponseFormat": {"oneOf": [_format(kind) for kind in FORMAT_TYPES]},
     "ContentPart": body({"type": STRING, "text": STRING}, "type"),
     "ToolCall": closed(
         {
@@ -165,7 +218,6 @@ REQUESTS: dict[str, Schema] = {
             **TEMPLATE,
             "logprobs": BOOLEAN,
             "top_logprobs": integer(0, MAX_TOP_LOGPROBS),
-            "response_format": body({"type": STRING}, "type"),
             "metadata": OBJECT,
             "store": BOOLEAN,
             "service_tier": STRING,
@@ -176,6 +228,7 @@ REQUESTS: dict[str, Schema] = {
         {
             "prompt": PROMPT,
             **SAMPLING,
+            **OUTPUT_FORMAT,
             "echo": BOOLEAN,
             "logprobs": integer(0, MAX_TOP_LOGPROBS),
             "best_of": integer(1, 1),

@@ -33,6 +33,7 @@ from workers.http_metrics import HttpMetrics
 from workers.http_processes import ProcessSample
 from workers.http_prompts import Prompts
 from workers.http_server import make_server
+from workers.http_text_pool import PromptQuestion
 
 Script = Callable[[Request], Iterable[list[TextEvent] | EllipsisType]]
 
@@ -85,10 +86,11 @@ class ScriptedPool:
             task.add_done_callback(self._tasks.discard)
 
     def encode(
-        self, answer: TokenAnswer, request_id: RequestId, prompt: Prompt, *, with_text: bool, with_pieces: bool
+        self, answer: TokenAnswer, request_id: RequestId, question: PromptQuestion, *, with_text: bool,
+        with_pieces: bool,
     ) -> None:
         """One token a character."""
-        text = prompt_text(prompt)
+        text = prompt_text(question.prompt)
         pieces = [character.encode() for character in text] if with_pieces else []
         self._reply(answer, Tokenized(request_id, list(range(len(text))), text if with_text else "", pieces))
 

@@ -7,7 +7,6 @@ import pytest
 from sparkinfer.request import ChatPrompt, Message
 from tests.api.parsing import chat, refused
 
-TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 ASSISTANT_LAST = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "He"}]
 
 
@@ -59,25 +58,11 @@ def test_logprobs(body: dict[str, Any], expected: int | None) -> None:
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"logprobs": True, "top_logprobs": -1}, "top_logprobs"),
         ({"logprobs": True, "top_logprobs": 1.5}, "top_logprobs"),
-        ({"tools": [TOOL]}, "tools"),
-        ({"tools": [TOOL], "tool_choice": "auto"}, "tools"),
-        ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}}, "tools"),
-        ({"tools": {}}, "tools"),
-        ({"tool_choice": "required"}, "tool_choice"),
         ({"functions": [{"name": "f"}]}, "functions"),
         ({"function_call": {"name": "f"}}, "function_call"),
         ({"modalities": ["text", "audio"]}, "modalities[1]"),
         ({"audio": {"voice": "alloy"}}, "audio"),
         ({"web_search_options": {}}, "web_search_options"),
-        ({"tools": ["f"], "tool_choice": "none"}, "tools[0]"),
-        ({"tool_choice": "sometimes"}, "tool_choice"),
-        ({"tool_choice": 7}, "tool_choice"),
-        ({"parallel_tool_calls": "yes"}, "parallel_tool_calls"),
-        ({"response_format": "json"}, "response_format"),
-        ({"response_format": {}}, "response_format.type"),
-        ({"response_format": {"type": "bogus"}}, "response_format.type"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
         ({"user": 7}, "user"),
         ({"metadata": "x"}, "metadata"),
         ({"store": "x"}, "store"),
@@ -92,11 +77,6 @@ def test_bad_field_is_named(body: dict[str, Any], param: str) -> None:
     error = refused(chat, body)
     assert error.param == param
     assert param in error.message
-
-
-def test_tools_with_tool_choice_none_stay_out_of_the_prompt() -> None:
-    assert chat({"tools": [TOOL], "tool_choice": "none"}) == chat({})
-    assert chat({"tools": [], "tool_choice": "auto", "response_format": {"type": "text"}}) == chat({})
 
 
 def test_final_message_is_continued() -> None:

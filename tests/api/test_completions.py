@@ -73,8 +73,9 @@ def test_fields() -> None:
     ("body", "param"),
     [
         ({"suffix": "x"}, "suffix"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "json"}}, "response_format.type"),
         ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tool_choice": "required"}, "tool_choice"),
         ({"suffix": ""}, "suffix"),
         ({"best_of": 2}, "best_of"),
         ({"best_of": 0}, "best_of"),
