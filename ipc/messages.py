@@ -133,11 +133,11 @@ SequenceEvent = SequenceQueued | SequenceFinished
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
-    """One generated token with its natural-log probability and alternatives, best first."""
+    """One token with its natural-log probability and alternatives, best first."""
 
     token_id: int
     token: bytes                      # exact bytes, may be a part of a UTF-8 character
-    logprob: float
+    logprob: float | None             # None: a prompt's first token, which nothing predicts
     top: list[tuple[int, bytes, float]]
     in_text: bool = True              # False: the text leaves the token out, as it does with control tokens
 
@@ -151,7 +151,10 @@ class Started(msgspec.Struct, frozen=True, tag="started", array_like=True):
 
 
 class Delta(msgspec.Struct, frozen=True, tag="delta", array_like=True):
-    """text -> http: new text of one choice. num_tokens counts the tokens consumed since the last Delta."""
+    """text -> http: new text of one choice. num_tokens counts the tokens consumed since the last Delta.
+
+    A prompt that is scored comes first, in deltas of no generated tokens.
+    """
 
     request_id: RequestId
     choice: int
@@ -186,6 +189,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed", array_like=True):
     message: str
     param: str | None = None
     code: str | None = None
+    details: dict[str, int] = {}      # as RequestError's
 
 
 class Tokenized(msgspec.Struct, frozen=True, tag="tokenized", array_like=True):

@@ -3,9 +3,9 @@
 Owns the layout of a frame; never knows a ring, text, or what a token means. Integers and floats are little-endian.
 
     offset  bytes  field
-         0      1  kind: 1 TOKENS, 2 EVENTS
+         0      1  kind: 1 TOKENS, 2 EVENTS, 3 SCORES
 
-    TOKENS
+    TOKENS, and SCORES of tokens of prompts
          1      3  zero
          4      4  count            u32
          8  24 x count  records, in the order in which they were appended:
@@ -20,7 +20,8 @@ Owns the layout of a frame; never knows a ring, text, or what a token means. Int
     EVENTS
          1      -  msgpack list of SequenceEvent
 
-Writer: gpu scheduler, a frame of each kind at most per step and text worker. Reader: that text worker. The ring
+Writer: gpu scheduler; per step and text worker SCORES first, MAX_SCORES a frame and one sequence's, then a frame of
+TOKENS and one of EVENTS at most. Reader: that text worker. The ring
 publishes a frame whole, so there is no order to keep inside it.
 """
 
@@ -38,6 +39,9 @@ from ipc.messages import SequenceEvent
 
 TOKENS: Final = 1
 EVENTS: Final = 2
+SCORES: Final = 3
+
+MAX_SCORES: Final = 256  # with 20 alternatives each: 47 KB
 
 RECORD_DTYPE: Final = np.dtype(
     [
@@ -60,7 +64,8 @@ TokenRecord = tuple[int, int, int, float | None, Top]  # request_id, choice, tok
 class TokenFrameWriter:
     """Collects the tokens of one step for one text worker. Reusable: `to_bytes` empties it."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: int = TOKENS) -> None:
+        self._kind = kind
         self._records: list[bytes] = []
         self._tops: list[bytes] = []
         self._count = 0
@@ -92,7 +97,7 @@ class TokenFrameWriter:
 
     def to_bytes(self) -> bytes:
         """The frame of everything added since the last call."""
-        frame = b"".join((_HEADER.pack(TOKENS, self._count), *self._records, *self._tops))
+        frame = b"".join((_HEADER.pack(self._kind, self._count), *self._records, *self._tops))
         self._records.clear()
         self._tops.clear()
         self._count = 0
@@ -104,10 +109,11 @@ def pack_events(events: list[SequenceEvent]) -> bytes:
     return b"\x02" + ENCODER.encode(events)
 
 
-def unpack(frame: bytes) -> list[TokenRecord]:
-    """The records of a TOKENS frame, in order. Raises MalformedMessage."""
-    if len(frame) < _HEADER.size or frame[0] != TOKENS:
-        raise MalformedMessage(f"token frame: {len(frame)} bytes of kind {frame[:1].hex() or 'none'}, expected 01")
+def unpack(frame: bytes, kind: int = TOKENS) -> list[TokenRecord]:
+    """The records of a frame of TOKENS or SCORES, in order. Raises MalformedMessage."""
+    if len(frame) < _HEADER.size or frame[0] != kind:
+        found = frame[:1].hex() or "none"
+        raise MalformedMessage(f"token frame: {len(frame)} bytes of kind {found}, expected {kind:02x}")
     count = _HEADER.unpack_from(frame)[1]
     end = _HEADER.size + count * _RECORD.size
     if len(frame) < end:

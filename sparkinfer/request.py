@@ -128,6 +128,14 @@ class TokenPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="tokens"):
 Prompt = ChatPrompt | TextPrompt | TokenPrompt
 
 
+class Continuation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is scored as if the model had said it after the prompt: plain text, or token ids."""
+
+    text: str = ""
+    token_ids: tuple[int, ...] = ()   # in place of text
+    max_tokens: int                   # a longer one is refused
+
+
 class CacheReport(msgspec.Struct, frozen=True):
     """How much of a prompt was reused, and why no more; for clients that ask.
 
@@ -162,3 +170,4 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     explain_cache: bool = False       # the usage says how much of the prompt was reused, and why no more
     tool_policy: ToolPolicy = ToolPolicy()
     output_format: OutputFormat | None = None  # of the content; None: free text
+    continuation: Continuation | None = None  # with sampling.prompt_logprobs: it is scored, and not the prompt

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ipc.messages import SequenceEvent, SequenceFinished, SequenceQueued
-from ipc.token_frame import TokenFrameWriter, pack_events
+from ipc.token_frame import MAX_SCORES, SCORES, TokenFrameWriter, pack_events
 from sparkinfer.engine.scheduler_output import Logprobs
 from sparkinfer.engine.step_events import StepEvents
 from sparkinfer.request import FinishReason
@@ -18,11 +18,12 @@ class RingSink:
         self._frames = {index: TokenFrameWriter() for index in self._writers}
 
     def publish(self, events: StepEvents) -> None:
-        """Queued first, then tokens, then finished: the order in which a text worker needs them."""
+        """Queued first, then scores, tokens and finished: the order in which a text worker needs them."""
         for index, writer in self._writers.items():
             queued: list[SequenceEvent] = [SequenceQueued(s.request_id) for s in events.queued if s.reply_to == index]
             if queued:
                 writer.push(pack_events(queued))
+        self._push_scores(events)
         self._push_tokens(events)
         for index, writer in self._writers.items():
             finished: list[SequenceEvent] = [
@@ -37,6 +38,20 @@ class RingSink:
             if finished:
                 writer.push(pack_events(finished))
             writer.ring()
+
+    def _push_scores(self, events: StepEvents) -> None:
+        frame = TokenFrameWriter(SCORES)
+        for sequence, token_ids, scores in events.scores:
+            writer = self._writers.get(sequence.reply_to)
+            if writer is None:
+                continue
+            for token_id, entry in zip(token_ids, scores):
+                top = list(zip(entry.top_token_ids, entry.top_logprobs))
+                frame.append(sequence.request_id, sequence.choice, token_id, entry.logprob, top)
+                if len(frame) == MAX_SCORES:
+                    writer.push(frame.to_bytes())
+            if len(frame):
+                writer.push(frame.to_bytes())
 
     def _push_tokens(self, events: StepEvents) -> None:
         logprobs: list[Logprobs | None] = events.logprobs or [None] * len(events.sequences)

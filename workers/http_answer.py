@@ -170,7 +170,7 @@ class Answer:
         elif type(event) is Started:
             self._start(event)
         elif type(event) is Failed:
-            self.fail(RequestError(event.status, event.message, param=event.param, code=event.code))
+            self.fail(_error_of(event))
 
     def flush(self, now: float) -> None:
         """The wake-up is over: write what it brought. now: time.monotonic()."""
@@ -230,6 +230,10 @@ class Answer:
                 future.set_result(None)
 
 
+def _error_of(event: Failed) -> RequestError:
+    return RequestError(event.status, event.message, param=event.param, code=event.code, details=event.details)
+
+
 class TokenAnswer:
     """The answer of Count or Detokenize: an event sink like Answer, without a stream."""
 
@@ -244,7 +248,7 @@ class TokenAnswer:
         if isinstance(event, Tokenized):
             self.tokenized.set_result(event)
         elif isinstance(event, Failed):
-            self.fail(RequestError(event.status, event.message, param=event.param, code=event.code))
+            self.fail(_error_of(event))
 
     def flush(self, now: float) -> None:
         pass

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import functools
 import logging
-import secrets
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,15 +27,13 @@ from ipc.messages import (
     PeerUp,
     SequenceFinished,
     SequenceQueued,
-    Started,
     Submit,
 )
 from ipc.status_board import BootPhase, TextGauge
-from ipc.token_frame import EVENTS, unpack, unpack_events
+from ipc.token_frame import EVENTS, TOKENS, unpack, unpack_events
 from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.errors import RequestError
 from sparkinfer.request import FinishReason, Request, RequestId
-from sparkinfer.sampling_params import SamplingParams
 from sparkinfer.text.entry_pairing import TokenEntry
 from sparkinfer.text.prompt_encoder import EncodedPrompt, PromptEncoder
 from workers import process
@@ -44,6 +41,7 @@ from workers.process import WorkerContext
 from workers.text_count import answer
 from workers.text_outlets import HttpOutlets, failed
 from workers.text_request import OpenRequest
+from workers.text_scores import scores_of
 
 log = logging.getLogger("text")
 
@@ -135,7 +133,7 @@ class TextWorker:
             reply_to=self._context.spec.index,
             generation=self._context.spec.generation,
             prompt_token_ids=np.asarray(encoded.token_ids, dtype="<i4").tobytes(),
-            sampling=self._complete(request.sampling, encoded.max_tokens),
+            sampling=open_request.sampling(),
             n=request.n,
             priority=request.priority,
             client_id=request.client_id,
@@ -146,16 +144,6 @@ class TextWorker:
         outbox = self._context.peers.outbox(GPU)
         if outbox is None or not outbox.send(message):
             raise _engine_unavailable()
-
-    def _complete(self, sampling: SamplingParams, max_tokens: int) -> SamplingParams:
-        """The client's controls plus what only we know: the context's room, the model's stop tokens, a seed."""
-        own_stops = () if sampling.ignore_eos else tuple(sorted(self._encoder.tokenizer.stop_token_ids))
-        return msgspec.structs.replace(
-            sampling,
-            max_tokens=min(sampling.max_tokens, max_tokens),
-            stop_token_ids=sampling.stop_token_ids + own_stops,
-            seed=secrets.randbits(63) if sampling.seed is None else sampling.seed,
-        )
 
     async def _answer(self, message: Count | Detokenize) -> None:
         try:
@@ -199,11 +187,10 @@ class TextWorker:
         touched: dict[int, tuple[OpenRequest, RequestId, int]] = {}
         requests = self._requests
         for frame in frames:
-            if frame[0] == EVENTS:
+            if frame[0] != TOKENS:
                 self._take_deltas(touched)
                 touched.clear()
-                for event in unpack_events(frame):
-                    self._on_sequence_event(event)
+                self._on_rare_frame(frame)
                 continue
             for request_id, choice, token_id, logprob, top in unpack(frame):
                 open_request = requests.get(RequestId(request_id))
@@ -216,6 +203,18 @@ class TextWorker:
                 touched[id(stream)] = (open_request, RequestId(request_id), choice)
         self._take_deltas(touched)
         self.publish()
+
+    def _on_rare_frame(self, frame: bytes) -> None:
+        """One of events, or of scores."""
+        if frame[0] == EVENTS:
+            for event in unpack_events(frame):
+                self._on_sequence_event(event)
+            return
+        for request_id, choice, entries in scores_of(frame):
+            open_request = self._requests.get(request_id)
+            if open_request is not None:
+                for news in open_request.scored(choice, entries):
+                    self._outlets.emit(open_request.reply_to, news)
 
     def _take_deltas(self, touched: dict[int, tuple[OpenRequest, RequestId, int]]) -> None:
         for open_request, request_id, choice in touched.values():
@@ -230,8 +229,8 @@ class TextWorker:
         if open_request is None or open_request.encoded is None:
             return
         if isinstance(event, SequenceQueued):
-            encoded = open_request.encoded
-            self._outlets.emit(open_request.reply_to, Started(event.request_id, len(encoded.token_ids), encoded.echo))
+            for news in open_request.accepted():
+                self._outlets.emit(open_request.reply_to, news)
         elif event.finish_reason == FinishReason.ERROR:
             error = RequestError(event.status or 500, event.message or "the engine failed", code=event.code)
             self._fail(event.request_id, error)

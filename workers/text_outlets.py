@@ -26,16 +26,22 @@ class HttpOutlets:
     def publish(self) -> list[int]:
         """Send what was kept and what did not fit before; returns the http workers that lost frames."""
         for http_index, events in self._events.items():
-            writer = self._writers[http_index]
-            try:
-                writer.push(ENCODER.encode(events))
-            except ValueError:  # larger than the whole ring: only the answer to a huge prompt can be
-                error = RequestError(413, "the answer is too large to be delivered", code="answer_too_large")
-                writer.push(ENCODER.encode([failed(event.request_id, error) for event in events]))
+            self._push(self._writers[http_index], events)
         self._events.clear()
         for writer in self._writers.values():
             writer.ring()
         return [http_index for http_index, writer in self._writers.items() if writer.overflowed]
+
+    def _push(self, writer: BackloggedWriter, events: list[TextEvent]) -> None:
+        try:
+            writer.push(ENCODER.encode(events))
+        except ValueError:  # larger than the whole ring
+            if len(events) > 1:
+                self._push(writer, events[: len(events) // 2])
+                self._push(writer, events[len(events) // 2 :])
+                return
+            error = RequestError(413, "the answer is too large to be delivered", code="answer_too_large")
+            writer.push(ENCODER.encode([failed(events[0].request_id, error)]))
 
     def reset(self, http_index: int) -> None:
         """The http worker is gone or was given up: forget what waits for it."""
@@ -45,4 +51,4 @@ class HttpOutlets:
 
 def failed(request_id: RequestId, error: RequestError) -> Failed:
     """The event that ends a request with `error`."""
-    return Failed(request_id, error.status, error.message, error.param, error.code)
+    return Failed(request_id, error.status, error.message, error.param, error.code, error.details)

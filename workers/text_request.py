@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 
-from ipc.messages import Delta, Finished, SequenceFinished, TextEvent, TokenLogprob
+import msgspec
+
+from ipc.messages import Delta, Finished, SequenceFinished, Started, TextEvent, TokenLogprob
 from sparkinfer.request import FinishReason, Request
+from sparkinfer.sampling_params import SamplingParams
 from sparkinfer.text.choice_stream import ChoiceStream, TextDelta
+from sparkinfer.text.entry_pairing import TokenEntry
 from sparkinfer.text.prompt_encoder import EncodedPrompt
 from sparkinfer.text.tokenizer import Tokenizer
+from workers.text_scores import ScoredPrompt
 
 
 class OpenRequest:
@@ -20,6 +26,7 @@ class OpenRequest:
         self.reply_to = reply_to
         self.encoded: EncodedPrompt | None = None
         self.choices: list[ChoiceStream] = []
+        self._prompts: list[ScoredPrompt] = []  # one for each choice, when it is scored
         self.num_open = request.n
 
     def start(self, encoded: EncodedPrompt, tokenizer: Tokenizer) -> None:
@@ -27,6 +34,43 @@ class OpenRequest:
         self.encoded = encoded
         self.choices = [ChoiceStream(tokenizer, encoded.stream) for _ in range(self.request.n)]
         self._tokenizer = tokenizer
+        if self.request.sampling.prompt_logprobs is not None:
+            self._prompts = [
+                ScoredPrompt(tokenizer, encoded.token_ids, encoded.scored_from) for _ in range(self.request.n)
+            ]
+
+    def sampling(self) -> SamplingParams:
+        """The client's controls plus what only we know: the context's room, the model's stop tokens, a seed."""
+        assert self.encoded is not None
+        sampling = self.request.sampling
+        own_stops = () if sampling.ignore_eos else tuple(sorted(self._tokenizer.stop_token_ids))
+        return msgspec.structs.replace(
+            sampling,
+            max_tokens=min(sampling.max_tokens, self.encoded.max_tokens),
+            prompt_logprobs_from=self.encoded.scored_from,
+            stop_token_ids=sampling.stop_token_ids + own_stops,
+            seed=secrets.randbits(63) if sampling.seed is None else sampling.seed,
+        )
+
+    @property
+    def _num_prompt_tokens(self) -> int:
+        assert self.encoded is not None
+        return len(self.encoded.token_ids) - self.encoded.num_continued_tokens
+
+    def accepted(self) -> Iterator[TextEvent]:
+        """The scheduler has taken it."""
+        assert self.encoded is not None
+        yield Started(self.request.request_id, self._num_prompt_tokens, self.encoded.echo)
+        for choice, prompt in enumerate(self._prompts):
+            yield from self._scored(choice, prompt.start())
+
+    def scored(self, choice: int, entries: list[TokenEntry]) -> Iterator[TextEvent]:
+        """The events for scores of the prompt."""
+        return self._scored(choice, self._prompts[choice].push(entries))
+
+    def _scored(self, choice: int, deltas: list[TextDelta]) -> Iterator[TextEvent]:
+        for delta in deltas:
+            yield Delta(self.request.request_id, choice, delta.content, "", 0, self._logprobs(delta))
 
     def delta(self, choice: int, delta: TextDelta) -> Delta:
         """The event for new text of one choice."""
@@ -43,7 +87,7 @@ class OpenRequest:
             event.request_id,
             event.choice,
             event.finish_reason if stream.stop_string is None else FinishReason.STOP,
-            stream.num_tokens,
+            stream.num_tokens + (self.encoded.num_continued_tokens if self.encoded else 0),
             stream.num_reasoning_tokens,
             event.num_cached_tokens,
             event.ttft_ms,

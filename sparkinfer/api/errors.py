@@ -33,7 +33,7 @@ RETRY_AFTER_S = {429: 1, 503: 1}  # statuses that a client may simply repeat, an
 
 
 def error_object(error: RequestError) -> dict[str, Any]:
-    """{"error": {"message", "type", "param", "code"}}, all four keys always present."""
+    """{"error": {"message", "type", "param", "code"}}, all four keys always present, and the error's details."""
     fallback = 400 if error.status < 500 else 500
     kind, code = _KINDS.get(error.status, (_KINDS[fallback][0], None))
     return {
@@ -42,6 +42,7 @@ def error_object(error: RequestError) -> dict[str, Any]:
             "type": kind,
             "param": error.param,
             "code": error.code if error.code is not None else code,
+            **error.details,
         }
     }
 
@@ -49,15 +50,3 @@ def error_object(error: RequestError) -> dict[str, Any]:
 def error_json(error: RequestError) -> bytes:
     """The body of an error response."""
     return msgspec.json.encode(error_object(error))
-
-
-def context_length_error(max_model_len: int, num_prompt_tokens: int, param: str) -> RequestError:
-    """The 400 for a prompt that leaves no room for an answer; agents look for this very sentence and code."""
-    return RequestError(
-        400,
-        f"This model's maximum context length is {max_model_len} tokens. However, you requested "
-        f"{num_prompt_tokens + 1} tokens ({num_prompt_tokens} in the prompt, at least 1 in the completion). "
-        "Please reduce the length of the prompt.",
-        param=param,
-        code="context_length_exceeded",
-    )

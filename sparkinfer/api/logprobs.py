@@ -11,14 +11,17 @@ MIN_LOGPROB = -9999.0  # stands for -inf and NaN, which JSON cannot carry
 
 
 class TokenLogprob(Protocol):
-    """One generated token with its alternatives, best first: (token id, exact bytes, natural log)."""
+    """One token with its alternatives, best first: (token id, exact bytes, natural log).
+
+    Only the first token of a prompt has no logprob.
+    """
 
     @property
     def token_id(self) -> int: ...
     @property
     def token(self) -> bytes: ...
     @property
-    def logprob(self) -> float: ...
+    def logprob(self) -> float | None: ...
     @property
     def top(self) -> Sequence[tuple[int, bytes, float]]: ...
     @property
@@ -29,8 +32,8 @@ def chat_logprobs(entries: Sequence[TokenLogprob]) -> dict[str, Any]:
     """choices[].logprobs of a chat answer; token_id is an extension."""
     content = []
     for entry in entries:
-        item = _chat_entry(entry.token_id, entry.token, entry.logprob)
-        item["top_logprobs"] = [_chat_entry(*alternative) for alternative in entry.top]
+        item = token_entry(entry.token_id, entry.token, entry.logprob)
+        item["top_logprobs"] = [token_entry(*alternative) for alternative in entry.top]
         content.append(item)
     return {"content": content, "refusal": None}
 
@@ -55,7 +58,7 @@ class CompletionLogprobs:
                 self._offset += len(self._decoder.decode(entry.token))
         return {
             "tokens": [_display(entry.token) for entry in entries],
-            "token_logprobs": [finite_logprob(entry.logprob) for entry in entries],
+            "token_logprobs": [finite_or_none(entry.logprob) for entry in entries],
             "top_logprobs": [_top_by_token(entry) for entry in entries],
             "text_offset": offsets,
         }
@@ -66,17 +69,25 @@ def finite_logprob(value: float) -> float:
     return value if math.isfinite(value) and value > MIN_LOGPROB else MIN_LOGPROB
 
 
-def _chat_entry(token_id: int, token: bytes, logprob: float) -> dict[str, Any]:
+def finite_or_none(value: float | None) -> float | None:
+    """The same, where None stays None."""
+    return None if value is None else finite_logprob(value)
+
+
+def token_entry(token_id: int, token: bytes, logprob: float | None) -> dict[str, Any]:
+    """One token with its probability, as chat answers spell it."""
     return {
         "token": token.decode("utf-8", "replace"),
         "token_id": token_id,
-        "logprob": finite_logprob(logprob),
+        "logprob": finite_or_none(logprob),
         "bytes": list(token),
     }
 
 
-def _top_by_token(entry: TokenLogprob) -> dict[str, float]:
-    """Alternatives by text, and the chosen token among them."""
+def _top_by_token(entry: TokenLogprob) -> dict[str, float] | None:
+    """Alternatives by text, and the token itself among them."""
+    if entry.logprob is None:
+        return None
     top = {_display(token): finite_logprob(logprob) for _, token, logprob in reversed(entry.top)}
     top.setdefault(_display(entry.token), finite_logprob(entry.logprob))
     return top

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 
 class TokenEntry(NamedTuple):
-    """Logprob of one generated token; `top` holds (token_id, logprob), best first."""
+    """Logprob of one token, None for a prompt's first; `top` holds (token_id, logprob), best first."""
 
     token_id: int
-    logprob: float
+    logprob: float | None
     top: Sequence[tuple[int, float]]
 
 

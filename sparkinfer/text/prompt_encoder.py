@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparkinfer.checkpoint.gguf import GGUFFile
-from sparkinfer.errors import CheckpointError, RequestError
-from sparkinfer.request import ChatPrompt, Prompt, Request, TextPrompt
+from sparkinfer.errors import CheckpointError, RequestError, context_length_error
+from sparkinfer.request import ChatPrompt, Continuation, Prompt, Request, TextPrompt
 from sparkinfer.text.chat_template import ChatTemplate
 from sparkinfer.text.choice_stream import ReplyFormat, StreamOptions
 from sparkinfer.text.tokenizer import Tokenizer, without_lone_surrogates
@@ -29,10 +29,16 @@ class EncodedPrompt:
     """A prompt that fits: its ids, the room left for the answer, and how the answer becomes text."""
 
     token_ids: list[int]
-    max_tokens: int                   # tokens the context has room for, >= 1
+    max_tokens: int                   # tokens the context has room for, >= 1 if any are wanted
     stream: StreamOptions
     turn_starts: list[int]            # positions where a turn of the conversation begins, ascending
     echo: str = ""                    # the prompt's text, when the request asks for it
+    num_continued_tokens: int = 0     # of token_ids, at their end: they are scored, and count as the answer
+
+    @property
+    def scored_from(self) -> int:
+        """Position of the first token that is scored, if any are: that of the continuation, or the prompt's first."""
+        return len(self.token_ids) - self.num_continued_tokens if self.num_continued_tokens else 0
 
 
 class PromptEncoder:
@@ -65,15 +71,37 @@ class PromptEncoder:
         token_ids, text = self._encode(request.prompt, max_model_len)
         if not token_ids:
             raise RequestError(400, "the prompt is empty", param=_field(request.prompt))
-        if len(token_ids) >= max_model_len:
-            raise _too_long(request.prompt, len(token_ids), max_model_len)
+        continued = self._continuation(request.continuation, max_model_len) if request.continuation else []
+        self._check_fits(request, len(token_ids), len(continued), max_model_len)
         reply_format = self._reply_format if isinstance(request.prompt, ChatPrompt) else ReplyFormat.PLAIN
         starts_in_reasoning = reply_format is ReplyFormat.THINK and text.rstrip().endswith(THINK_OPEN)
         stream = StreamOptions(request.stop, reply_format, starts_in_reasoning)
-        echo = (text or self.tokenizer.decode(token_ids)) if request.echo else ""
+        has_echo = request.echo and request.sampling.prompt_logprobs is None  # else it comes with them
+        echo = (text or self.tokenizer.decode(token_ids)) if has_echo else ""
         openers = self._turn_openers
         turn_starts = [position for position, token_id in enumerate(token_ids) if token_id in openers]
-        return EncodedPrompt(token_ids, max_model_len - len(token_ids), stream, turn_starts, echo)
+        token_ids += continued
+        return EncodedPrompt(token_ids, max_model_len - len(token_ids), stream, turn_starts, echo, len(continued))
+
+    def _continuation(self, continuation: Continuation, max_model_len: int) -> list[int]:
+        """Its token ids. Raises RequestError 400 when there are none, or too many."""
+        most = min(continuation.max_tokens, max_model_len)
+        num_tokens = -(-len(continuation.text) // self._longest_token)  # at least
+        if num_tokens <= most:
+            token_ids = list(continuation.token_ids) or self.tokenizer.encode_continuation(continuation.text)
+            num_tokens = len(token_ids)
+            if 0 < num_tokens <= most:
+                return token_ids
+        field = "completion_token_ids" if continuation.token_ids else "completion"
+        raise RequestError(400, f"{field}: must have 1 to {most} tokens, got at least {num_tokens}", param=field)
+
+    def _check_fits(self, request: Request, num_prompt_tokens: int, num_continued: int, max_model_len: int) -> None:
+        if request.continuation is not None:
+            if num_prompt_tokens + num_continued > max_model_len:
+                field = _field(request.prompt)
+                raise context_length_error(max_model_len, num_prompt_tokens, field, num_continued)
+        elif num_prompt_tokens + min(1, request.sampling.max_tokens) > max_model_len:
+            raise context_length_error(max_model_len, num_prompt_tokens, _field(request.prompt))
 
     def encode_with_text(self, prompt: Prompt) -> tuple[list[int], str]:
         """Token ids and the text they stand for, however many they are. Raises RequestError 400 as above."""
@@ -101,22 +129,10 @@ class PromptEncoder:
                 )
         return list(prompt.token_ids), ""
 
-
     def _check_length(self, prompt: Prompt, text: str, max_model_len: int | None) -> None:
         least = -(-len(text) // self._longest_token)
         if max_model_len is not None and least >= max_model_len:
-            raise _too_long(prompt, least, max_model_len)
-
-
-def _too_long(prompt: Prompt, num_tokens: int, max_model_len: int) -> RequestError:
-    return RequestError(
-        400,
-        f"This model's maximum context length is {max_model_len} tokens. However, you requested "
-        f"{num_tokens + 1} tokens ({num_tokens} in the prompt, at least 1 in the completion). "
-        "Please reduce the length of the prompt.",
-        param=_field(prompt),
-        code="context_length_exceeded",
-    )
+            raise context_length_error(max_model_len, least, _field(prompt))
 
 
 def _check_vocab_size(tokenizer: Tokenizer, tokenizer_file: Path, gguf: GGUFFile) -> None:

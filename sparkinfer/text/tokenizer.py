@@ -118,6 +118,10 @@ class Tokenizer:
         """Ids of plain text. Releases the GIL while it works, so a long text does not stall the other threads."""
         return self._encode_all([text])[0]
 
+    def encode_continuation(self, text: str) -> list[int]:
+        """As `encode`, for text that goes on from other text: SentencePiece puts no blank before it."""
+        return self._encode_all([text], prefix="")[0]
+
     def encode_text_prompt(self, text: str) -> list[int]:
         options = self.options
         start = [options.bos_token_id] if options.add_bos and options.bos_token_id is not None else []
@@ -174,9 +178,13 @@ class Tokenizer:
             data = data.removeprefix(b" ")
         return data.decode("utf-8", "replace")
 
-    def _encode_all(self, texts: list[str]) -> list[list[int]]:
-        """One call for all texts: between two calls another thread could keep the GIL for its whole interval."""
-        prefix = " " if self.options.add_space_prefix else ""
+    def _encode_all(self, texts: list[str], prefix: str | None = None) -> list[list[int]]:
+        """One call for all texts: between two calls another thread could keep the GIL for its whole interval.
+
+        prefix: of each text that is not empty; None: as the model has it
+        """
+        if prefix is None:
+            prefix = " " if self.options.add_space_prefix else ""
         prepared = [prefix + without_lone_surrogates(text) if text else "" for text in texts]
         return [list(encoding.ids) for encoding in self._backend.encode_batch_fast(prepared, add_special_tokens=False)]
 
