@@ -30,6 +30,7 @@ from sparkinfer.log import setup_logging
 from workers.boot_progress import BootProgress, announce
 from workers.child import Child
 from workers.command_line import overrides, parse_arguments
+from workers.config_checks import check
 from workers.listen_address import AddressInUse, claim_address
 from workers.run_dir import create_run_dir
 
@@ -269,6 +270,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parse_arguments(argv)
     try:
         config = load_config(arguments.config, overrides(arguments))
+        check(config)
         if arguments.check_config:
             print("configuration OK")
             return EXIT_CLEAN

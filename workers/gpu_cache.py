@@ -5,7 +5,7 @@ Knows settings, the model file and the runner; never sequences.
 
 from __future__ import annotations
 
-import json
+import dataclasses
 import logging
 import time
 from itertools import islice
@@ -13,15 +13,17 @@ from pathlib import Path
 
 from sparkinfer.checkpoint.fingerprint import fingerprint
 from sparkinfer.checkpoint.gguf import GGUFFile
-from sparkinfer.config import Config, PrefixCacheConfig
+from sparkinfer.config import Config
 from sparkinfer.engine.cache_manager import CacheManager
 from sparkinfer.engine.disk_tier import DiskTier
 from sparkinfer.engine.engine import Engine
+from sparkinfer.engine.memory_plan import MemoryPlan
 from sparkinfer.engine.model_runner import ModelRunner
 from sparkinfer.engine.prefix_cache import token_key
 from sparkinfer.engine.prefix_disk import MAX_QUEUED_WRITES, PrefixDisk
 from sparkinfer.engine.scheduler_output import SchedulerOutput
 from sparkinfer.errors import ConfigError
+from sparkinfer.pinned_prefix import read_pinned_tokens
 from sparkinfer.request import RequestId
 from sparkinfer.sampling_params import SamplingParams
 
@@ -46,23 +48,37 @@ def attach_disk(config: Config, gguf: GGUFFile, cache: CacheManager, runner: Mod
     log.info("prefix cache on disk: %s", directory)
 
 
-def pinned_tokens(config: PrefixCacheConfig, vocab_size: int) -> list[int]:
-    """The prefix that [prefix_cache] asks to have ready. Raises ConfigError naming key and value."""
-    key, found = "pinned_tokens", list(config.pinned_tokens)
-    if config.pinned_tokens_file:
-        key = "pinned_tokens_file"
-        try:
-            found = json.loads(Path(config.pinned_tokens_file).expanduser().read_text())
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"[prefix_cache] {key} = {config.pinned_tokens_file!r}: {error}") from None
-    try:
-        token_ids = [int(token) for token in found]
-    except (TypeError, ValueError):
-        raise ConfigError(f"[prefix_cache] {key}: expected a list of token ids") from None
-    wrong = [token_id for token_id in token_ids if not 0 <= token_id < vocab_size]
+def pinned_tokens(config: Config, vocab_size: int) -> list[int]:
+    """The prefix to be kept for good; empty without a prefix cache. Raises ConfigError naming key and value."""
+    if not config.prefix_cache.enabled:
+        return []
+    token_ids = read_pinned_tokens(config.prefix_cache)
+    wrong = [token_id for token_id in token_ids if token_id >= vocab_size]
     if wrong:
+        key = "pinned_tokens_file" if config.prefix_cache.pinned_tokens_file else "pinned_tokens"
         raise ConfigError(f"[prefix_cache] {key}: token id {wrong[0]}: allowed: 0 to {vocab_size - 1}")
     return token_ids
+
+
+def beside_pinned(plan: MemoryPlan, num_pinned_tokens: int, config: Config) -> MemoryPlan:
+    """What fits while a prefix holds its blocks for good: the longest sequence must fit beside it.
+
+    Raises ConfigError when the prefix, one token behind it and one of output are longer than that, or when
+    [model] max_model_len asks for more.
+    """
+    block_size = config.engine.block_size
+    longest = min(plan.max_model_len, (plan.num_blocks - num_pinned_tokens // block_size) * block_size)
+    if num_pinned_tokens and num_pinned_tokens + 2 > longest:
+        raise ConfigError(
+            f"[prefix_cache] pinned tokens: {num_pinned_tokens} are too many: sequences hold {plan.max_model_len} "
+            f"tokens and the KV cache {plan.num_blocks * block_size}, in which the longest must fit beside them"
+        )
+    if config.model.max_model_len and longest < plan.max_model_len:
+        raise ConfigError(
+            f"[model] max_model_len = {plan.max_model_len}: {longest} fit into the KV cache beside the "
+            f"{num_pinned_tokens} pinned tokens; lower it or raise [engine] kv_cache_gib"
+        )
+    return dataclasses.replace(plan, max_model_len=longest)
 
 
 def warm_up(token_ids: list[int], cache: CacheManager, engine: Engine) -> None:
@@ -76,7 +92,8 @@ def warm_up(token_ids: list[int], cache: CacheManager, engine: Engine) -> None:
     node = cache.prefix_cache.match(token_key(prompt), b"")
     cache.prefix_cache.lock(node)
     num_tokens = node.depth * cache.block_size
-    log.info("prefix of %d tokens computed, %d of them are pinned", len(token_ids), num_tokens)
+    level = logging.INFO if num_tokens else logging.WARNING
+    log.log(level, "prefix of %d tokens computed, %d of them are pinned", len(token_ids), num_tokens)
 
 
 def save_all(tier: DiskTier, runner: ModelRunner, grace_s: float) -> None:

@@ -28,7 +28,7 @@ from sparkinfer.engine.scheduler import Scheduler
 from sparkinfer.engine.sequence import PrefixHints
 from sparkinfer.engine.state_pool import bytes_per_slot
 from workers import process
-from workers.gpu_cache import attach_disk, pinned_tokens, warm_up
+from workers.gpu_cache import attach_disk, beside_pinned, pinned_tokens, warm_up
 from workers.gpu_gauges import GpuGauges
 from workers.gpu_runners import scripted_runner, torch_runner
 from workers.gpu_sink import RingSink
@@ -130,16 +130,18 @@ def _body(context: WorkerContext) -> int:
     status.phase = BootPhase.READING_METADATA
     gguf = GGUFFile.open(context.spec.model_path)
     hparams = HParams.from_gguf(gguf)
+    pinned = pinned_tokens(config, hparams.vocab_size)
     if config.engine.runner == "scripted":
         runner, plan = scripted_runner(config, hparams)
     else:
         runner, plan = torch_runner(context, gguf, hparams)
+    plan = beside_pinned(plan, len(pinned), config)
     cache = _cache(config, hparams, plan)
     scheduler = Scheduler(config.scheduler, cache, plan.max_model_len)
     sink = RingSink(context)
     engine = Engine(scheduler, runner, sink)
     attach_disk(config, gguf, cache, runner, engine)
-    warm_up(pinned_tokens(config.prefix_cache, hparams.vocab_size), cache, engine)
+    warm_up(pinned, cache, engine)
     is_greedy = config.engine.deterministic or config.model.sampling_defaults == "greedy"
     info = service_info(config.model, gguf, hparams, plan.max_model_len, is_greedy)
     context.board.write_service_info(msgspec.json.encode(info))

@@ -36,14 +36,14 @@ def explain(cache: PrefixCache | None, data: bytes, hints: PrefixHints, resumed:
 def _reason(
     cache: PrefixCache, node: PrefixNode, rest: bytes, resumed: PrefixNode, num_tokens: int, is_whole: bool
 ) -> str:
+    if is_whole and resumed.depth == node.depth:
+        return "whole_prompt"
     if cache.was_evicted(node, rest):
         return "evicted"
     if resumed.depth < node.depth:
         return "no_checkpoint"
     if cache.snapshots is not None and not node.depth and num_tokens < cache.config.min_tokens:
         return "below_minimum"
-    if is_whole:
-        return "whole_prompt"
     if node.children:
         return "diverged"
     return "nothing_cached" if node.parent is None else "not_cached_further"

@@ -9,15 +9,19 @@
 
 A file is written under another name and then renamed, so that it is there whole or not at all. What a reader finds
 damaged is removed. Several models may share a directory; disk_gib counts them all, least recently used first to go.
+Several servers may, too: each counts what was there when it started and what it wrote. A temporary file belongs to
+whoever holds a lock on it (flock(2)); what nobody holds is left over from a crash.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import logging
 import os
 import re
+import secrets
 import threading
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -42,6 +46,7 @@ class PrefixDisk:
         """fingerprint: 32 hexadecimal digits. Raises ConfigError when the directory cannot be used."""
         self._directory = directory
         self._folder = fingerprint
+        self._token = secrets.token_hex(4)  # in the names of our temporary files
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._sizes: OrderedDict[str, int] = OrderedDict()  # least recently used first
@@ -90,7 +95,7 @@ class PrefixDisk:
                         stat = entry.stat()
                         found.append((stat.st_mtime_ns, key, stat.st_size))
                     elif key.startswith(f"{self._folder}/") and entry.name.endswith(".tmp"):
-                        os.unlink(entry.path)
+                        _remove_leftover(Path(entry.path))
         for _, key, size in sorted(found):
             self._add(key, size)
 
@@ -128,12 +133,14 @@ class PrefixDisk:
     def _write(self, name: str, payload: bytes) -> None:
         key = f"{self._folder}/{name}"
         path = self._directory / key
-        temporary = path.with_suffix(".tmp")
+        temporary = path.with_suffix(f".{self._token}.tmp")
         try:
             with open(temporary, "wb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 file.write(MAGIC + _digest(name, payload))
                 file.write(payload)
-            os.replace(temporary, path)
+                file.flush()
+                os.replace(temporary, path)
             self._add(key, HEADER_BYTES + len(payload))
         except OSError as error:
             log.warning("%s was not written: %s", path, error.strerror)
@@ -157,6 +164,13 @@ class PrefixDisk:
     def _forget(self, key: str) -> None:
         with self._lock:
             self._num_bytes -= self._sizes.pop(key, 0)
+
+
+def _remove_leftover(temporary: Path) -> None:
+    """Delete a temporary file unless somebody is writing it."""
+    with contextlib.suppress(OSError), open(temporary, "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        temporary.unlink()
 
 
 def _remove(path: Path) -> None:

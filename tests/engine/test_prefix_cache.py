@@ -237,6 +237,21 @@ def test_a_report_knows_what_was_evicted_what_lacks_a_checkpoint_and_what_was_ne
     assert rig.report([1, 2, 3, 4, 9, 9]) == CacheReport("no_checkpoint", 2, 4, 4)
 
 
+@pytest.mark.parametrize("num_snapshots", [None, 4])
+def test_a_prompt_of_which_nothing_more_could_be_reused_is_always_whole(num_snapshots):
+    """Its last token is computed in any case; what was evicted once and is there again does not count."""
+    rig = Rig(num_snapshots=num_snapshots)
+    assert rig.report([1]) == CacheReport("whole_prompt", 0, 0, None)
+    tokens = [1, 2, 3, 4, 5, 6]
+    for _ in range(2):
+        rig.store(tokens, **({} if num_snapshots is None else {"snapshots_at": (4, 6)}))
+        assert rig.report([*tokens, 7]) == CacheReport("whole_prompt", 6, 6, None)
+        assert rig.report(tokens) == CacheReport("whole_prompt", 4, 6, None)
+        while rig.cache.evict_block():
+            pass
+    assert rig.report(tokens).reason == "evicted"
+
+
 def test_a_report_without_the_cache_says_so():
     rig = Rig()
     assert explain(None, b"", PrefixHints(), rig.cache.root(b"")).reason == "disabled"

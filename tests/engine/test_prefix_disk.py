@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,29 @@ def test_leftovers_of_a_crash_and_strange_files_do_no_harm(open_disk, tmp_path):
     (folder / "README").write_bytes(b"mine")
     open_disk()
     assert [path.name for path in folder.iterdir()] == ["README"]
+
+
+def test_a_server_leaves_the_files_alone_that_another_one_is_writing(open_disk, tmp_path, monkeypatch):
+    """Both write the same block at the same time; the second one starts while the first is in the midst of it."""
+    first = open_disk()
+    seen: list[list[str]] = []
+    replace = os.replace
+
+    def start_another_and_replace(source, target):
+        monkeypatch.setattr("os.replace", replace)
+        second = open_disk()
+        second.write(NAMES[0], b"abc")
+        second.flush()
+        seen.append(sorted(path.suffix for path in (tmp_path / MODEL).iterdir()))
+        replace(source, target)
+
+    monkeypatch.setattr("os.replace", start_another_and_replace)
+    first.write(NAMES[0], b"abc")
+    first.flush()
+    assert seen == [[".kv", ".tmp"]]
+    assert [path.name for path in (tmp_path / MODEL).iterdir()] == [NAMES[0]]
+    assert first.has(NAMES[0])
+    assert open_disk().read(NAMES[:1]).result() == [b"abc"]
 
 
 def test_a_directory_that_cannot_be_used_is_the_operators_error():

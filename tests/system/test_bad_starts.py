@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import resource
 import socket
@@ -83,6 +84,40 @@ def test_setting_that_cannot_work(embedded_model: Path, setting: str, words: lis
     assert result.returncode == 4
     line = one_line(result.stderr)
     assert all(word in line for word in words), line
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("pinned_tokens=1,two", ["pinned_tokens", "'two' is not a token id"]),
+        ("pinned_tokens=-1", ["pinned_tokens", "'-1'"]),
+        ("pinned_tokens_file={tmp}/none.json", ["pinned_tokens_file", "No such file"]),
+        ("pinned_tokens_file={tmp}/dict.json", ["pinned_tokens_file", "JSON list"]),
+        ("pinned_tokens_file={tmp}/float.json", ["pinned_tokens_file", "1.5 is not a token id"]),
+        ("directory={tmp}/dict.json", ["directory", "is not a directory"]),
+        ("directory=/proc/self/cache", ["directory", "not writable"]),
+    ],
+)
+def test_prefix_cache_settings_are_checked_without_a_start(tmp_path: Path, setting: str, words: list[str]) -> None:
+    (tmp_path / "dict.json").write_text('{"1": 2}')
+    (tmp_path / "float.json").write_text("[1, 1.5]")
+    setting = "prefix_cache." + setting.format(tmp=tmp_path)
+    result = run_supervisor("--set", setting, "--check-config")
+    assert result.returncode == 4
+    line = one_line(result.stderr)
+    assert all(word in line for word in ["[prefix_cache]", *words]), line
+    off = run_supervisor("--set", setting, "--set", "prefix_cache.enabled=false", "--check-config")
+    assert (off.returncode, off.stdout) == (0, "configuration OK\n")
+
+
+def test_a_pinned_prefix_longer_than_the_context(embedded_model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "tokens.json"
+    path.write_text(json.dumps([5] * 8191))
+    settings = (f"model.path={embedded_model}", f"prefix_cache.pinned_tokens_file={path}", "server.port=19875")
+    result = run_supervisor(*(word for s in (*settings, *SCRIPTED) for word in ("--set", s)))
+    assert result.returncode == 4
+    assert "pinned tokens: 8191 are too many" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def test_run_dir_keeps_what_it_held(embedded_model: Path, tmp_path: Path) -> None:

@@ -1,0 +1,29 @@
+"""What a start would refuse beyond single values, found without a model or a child. Creates and changes nothing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from sparkinfer.config import Config
+from sparkinfer.errors import ConfigError
+from sparkinfer.pinned_prefix import read_pinned_tokens
+
+
+def check(config: Config) -> None:
+    """Raises ConfigError naming key and value."""
+    if config.prefix_cache.enabled:
+        read_pinned_tokens(config.prefix_cache)
+        if config.prefix_cache.directory:
+            _check_directory(config.prefix_cache.directory)
+
+
+def _check_directory(name: str) -> None:
+    """It can be written to, or be made in the nearest folder that is there."""
+    path = Path(name).expanduser().absolute()
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    if not path.is_dir():
+        raise ConfigError(f"[prefix_cache] directory = {name!r}: {path} is not a directory")
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise ConfigError(f"[prefix_cache] directory = {name!r}: {path} is not writable")
