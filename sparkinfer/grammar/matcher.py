@@ -1,0 +1,73 @@
+"""One answer on its way through a grammar: what may come next, what came. Knows token ids; never rows or requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+from sparkinfer.grammar.output_grammar import OutputGrammar
+
+Words = npt.NDArray[np.int32]
+
+# Bounds on what a grammar may cost: fuel is llguidance's unit of work, some 50,000 a millisecond when a grammar is
+# compiled and 14,000 for a mask. What goes beyond is an error of that grammar.
+LIMITS = {"initial_lexer_fuel": 4_000_000, "step_lexer_fuel": 500_000, "max_grammar_size": 500_000}
+
+
+class GrammarError(Exception):
+    """A grammar that cannot be compiled, or that cannot go on; the text says why, in llguidance's words."""
+
+
+class Matcher:
+    """Mutable; one thread at a time. The GIL is free while masks are computed and grammars compiled."""
+
+    def __init__(self, matcher: Any) -> None:
+        self._matcher = matcher
+
+    @classmethod
+    def compile(cls, grammar: OutputGrammar, tokenizer: LLTokenizer) -> Matcher:
+        """A matcher at the start of `grammar`. Raises GrammarError."""
+        source = LLMatcher.grammar_from_lark(grammar.lark)
+        result = cls(LLMatcher(tokenizer, source, log_level=0, limits=LLParserLimits(**LIMITS)))
+        result._check()
+        return result
+
+    def copy(self) -> Matcher:
+        """Another answer at the same place; cheap."""
+        return Matcher(self._matcher.deep_copy())
+
+    @property
+    def is_accepting(self) -> bool:
+        """Whether the answer may end here."""
+        return bool(self._matcher.is_accepting())
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing but the end of the turn may come."""
+        return bool(self._matcher.is_stopped())
+
+    def fill(self, words: Words) -> None:
+        """Write which tokens may come next, as mask_source.py has them; stop tokens where the answer may end.
+
+        words: contiguous [ceil(vocab_size / 32)] int32 with the tokenizer's vocab_size. Raises GrammarError.
+        """
+        self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+        self._check()
+
+    def accept(self, token_id: int) -> None:
+        """Take note of the next token. Raises GrammarError when the grammar does not allow it."""
+        if not self._matcher.consume_token(token_id):
+            self._check()
+            raise GrammarError(f"token {token_id} is not allowed here")
+
+    def forced(self) -> list[int]:
+        """The tokens that must come next, if the grammar leaves no choice; as the model itself would cut their text."""
+        tokens: list[int] = self._matcher.compute_ff_tokens()
+        return tokens
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise GrammarError(self._matcher.get_error())
