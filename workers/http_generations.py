@@ -18,6 +18,8 @@ from sparkinfer.api.completions_reply import CompletionReply
 from sparkinfer.api.generation import Generation, MakeReply, NewRequestId, Plan
 from sparkinfer.api.models import ModelInfo
 from sparkinfer.api.schema import Object
+from sparkinfer.api.score import parse_score
+from sparkinfer.api.score_reply import ScoreReply
 from sparkinfer.config import ServerConfig
 from sparkinfer.errors import RequestError
 from sparkinfer.request import RequestId
@@ -76,6 +78,10 @@ class Generations:
     async def completion(self, exchange: Exchange) -> Response | None:
         """POST /v1/completions"""
         return await self.run(exchange, _plan_completion)
+
+    async def score(self, exchange: Exchange) -> Response | None:
+        """POST /v1/score"""
+        return await self.run(exchange, _plan_score)
 
     def tick(self) -> None:
         """Half a keep-alive interval went by."""
@@ -194,3 +200,9 @@ def _plan_chat(body: Object, info: ModelInfo, new_request_id: NewRequestId) -> t
 
 def _plan_completion(body: Object, info: ModelInfo, new_request_id: NewRequestId) -> tuple[Generation, MakeReply]:
     return parse_completion(body, info, new_request_id), functools.partial(CompletionReply, info=info)
+
+
+def _plan_score(body: Object, info: ModelInfo, new_request_id: NewRequestId) -> tuple[Generation, MakeReply]:
+    generation = parse_score(body, info, new_request_id)
+    has_top = bool(generation.requests[0].sampling.prompt_logprobs)
+    return generation, functools.partial(ScoreReply, info=info, has_top=has_top)

@@ -31,6 +31,8 @@ OPERATIONS = (
               "ChatCompletionChunk", True, _GENERATION_ERRORS),
     Operation("post", "/v1/completions", "Continue a text", "Completion", "CompletionRequest",
               "Completion", True, _GENERATION_ERRORS),
+    Operation("post", "/v1/score", "The log-probabilities of a given text", "Score", "ScoreRequest",
+              needs_key=True, errors=_GENERATION_ERRORS),
     Operation("post", "/v1/tokenize", "Count the tokens of a prompt", "Tokenized", "TokenizeRequest",
               needs_key=True, errors=_PROMPT_ERRORS),
     Operation("post", "/v1/detokenize", "The text of token ids", "Detokenized", "DetokenizeRequest",

@@ -32,7 +32,12 @@ _STATUS = _reply({"status": STRING})
 
 REPLIES: dict[str, Schema] = {
     "Error": _reply(
-        {"error": _reply({"message": STRING, "type": STRING, "param": optional(STRING), "code": optional(STRING)})}
+        {
+            "error": _reply(
+                {"message": STRING, "type": STRING, "param": optional(STRING), "code": optional(STRING)},
+                extra={"n_prompt_tokens": _COUNT, "n_ctx": _COUNT},
+            )
+        }
     ),
     "Usage": _reply(
         {
@@ -126,6 +131,18 @@ REPLIES: dict[str, Schema] = {
             ),
         },
         extra={"usage": optional(ref("Usage"))},
+    ),
+    "Score": _reply(
+        {
+            **_HEAD,
+            "tokens": array(STRING),
+            "token_ids": array(_COUNT),
+            "bytes": array(array(_COUNT)),
+            "logprobs": array(optional({"type": "number", "maximum": 0})),
+            "sum_logprob": {"type": "number", "maximum": 0},
+            "usage": ref("Usage"),
+        },
+        extra={"top_logprobs": array(array(_reply(_TOKEN)))},
     ),
     "Tokenized": _reply(_LIMITS, extra={"token_ids": array(_COUNT), "pieces": array(OBJECT)}),
     "RenderedPrompt": _reply({"prompt": STRING, **_LIMITS}),

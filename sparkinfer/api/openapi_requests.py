@@ -229,12 +229,28 @@ REQUESTS: dict[str, Schema] = {
             "prompt": PROMPT,
             **SAMPLING,
             **OUTPUT_FORMAT,
+            "max_tokens": integer(0, INT32_MAX),  # 0 only with echo
             "echo": BOOLEAN,
             "logprobs": integer(0, MAX_TOP_LOGPROBS),
             "best_of": integer(1, 1),
             "suffix": {"type": "null"},
         },
         "prompt",
+    ),
+    "ScoreRequest": body(
+        {
+            "messages": array(ref("Message"), 1, MAX_MESSAGES),
+            "prompt": {"anyOf": [{"type": "string", "minLength": 1}, array(TOKEN_ID, 1)]},
+            **TEMPLATE,
+            "completion": {"type": "string", "minLength": 1},
+            "completion_token_ids": array(TOKEN_ID, 1),
+            "prompt_only": BOOLEAN,
+            "top_logprobs": integer(0, MAX_TOP_LOGPROBS),
+            "priority": integer(*INT_RANGES["priority"]),
+            "stream": {"type": "boolean", "enum": [False]},
+            "model": STRING,
+            "user": STRING,
+        }
     ),
     "TokenizeRequest": body(
         {
