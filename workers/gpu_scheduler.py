@@ -5,6 +5,7 @@ Owns weights, KV and state pools; never text, JSON, templates or sockets to clie
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import select
@@ -22,6 +23,7 @@ from sparkinfer.checkpoint.hparams import HParams
 from sparkinfer.config import Config
 from sparkinfer.engine.cache_manager import CacheManager
 from sparkinfer.engine.cache_plan import make_cache
+from sparkinfer.engine.disk_tier import DiskTier
 from sparkinfer.engine.engine import Engine
 from sparkinfer.engine.memory_plan import MemoryPlan, free_host_memory
 from sparkinfer.engine.scheduler import Scheduler
@@ -38,12 +40,15 @@ from workers.service_info import service_info
 log = logging.getLogger("gpu_scheduler")
 
 IDLE_POLL_S = 0.25
+STALLED_POLL_S = 0.02  # requests are open, but none can run now: their deadlines are looked at this often
 
 
 class GpuScheduler:
     """The process's loop: messages in, one engine step, heartbeat and gauges."""
 
-    def __init__(self, context: WorkerContext, engine: Engine, sink: RingSink, total_blocks: int) -> None:
+    def __init__(
+        self, context: WorkerContext, engine: Engine, sink: RingSink, total_blocks: int, disk: DiskTier | None = None
+    ) -> None:
         self._context = context
         self._engine = engine
         self._sink = sink
@@ -51,8 +56,10 @@ class GpuScheduler:
         self._gauges = GpuGauges(context.status, engine, total_blocks, num_slots)
         self._stopping = False
         engine.while_waiting = self._while_waiting
-        self._wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(wake_write)
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(self._wake_write)
+        if disk is not None:
+            disk.on_read = self._wake
         signal.signal(signal.SIGTERM, self._stop)
 
     def _stop(self, _number: int, _frame: Any) -> None:
@@ -63,13 +70,13 @@ class GpuScheduler:
         inbox, status = self._context.inbox, self._context.status
         self._gauges.write()
         self._context.ready()
+        is_stalled = False
         while not self._stopping:
-            if not self._engine.has_work:
-                select.select([inbox.fileno(), self._wake_read], [], [], IDLE_POLL_S)
+            if is_stalled or not self._engine.has_work:
+                self._sleep(STALLED_POLL_S if self._engine.has_work else IDLE_POLL_S)
             for message in inbox.drain():
                 self._handle(message)
-            if self._engine.has_work:
-                self._engine.step()
+            is_stalled = self._engine.has_work and not self._engine.step()
             self._sink.flush()
             for index in self._sink.unread():
                 log.error("text-%d does not read its ring: dropping its requests", index)
@@ -77,6 +84,17 @@ class GpuScheduler:
             status.beat()
             self._gauges.write()
         self._engine.close()
+
+    def _sleep(self, timeout_s: float) -> None:
+        """Until a message, a signal or a file that was read."""
+        select.select([self._context.inbox.fileno(), self._wake_read], [], [], timeout_s)
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake_read, 4096)
+
+    def _wake(self) -> None:
+        """Called by any thread."""
+        with contextlib.suppress(BlockingIOError):  # full: it will wake up anyhow
+            os.write(self._wake_write, b"\0")
 
     def _while_waiting(self) -> None:
         """A step may take minutes on a CPU: the loop lives, and what did not fit a ring can still leave."""
@@ -145,7 +163,7 @@ def _body(context: WorkerContext) -> int:
     is_greedy = config.engine.deterministic or config.model.sampling_defaults == "greedy"
     info = service_info(config.model, gguf, hparams, plan.max_model_len, is_greedy)
     context.board.write_service_info(msgspec.json.encode(info))
-    GpuScheduler(context, engine, sink, plan.num_blocks).run()
+    GpuScheduler(context, engine, sink, plan.num_blocks, cache.disk).run()
     return process.EXIT_CLEAN
 
 

@@ -33,6 +33,7 @@ class DiskTier:
 
     def __init__(self, cache: PrefixCache, disk: PrefixDisk) -> None:
         self.completed_epoch = 0
+        self.on_read: Callable[[], None] | None = None  # called by another thread when must_wait may have changed
         self._cache = cache
         self._disk = disk
         self._has_state = cache.snapshots is not None
@@ -46,9 +47,15 @@ class DiskTier:
         load = self._loads.get(sequence)
         if load is None:
             names = self._found(data, node)
-            load = _Load(node.depth, names, self._disk.read(names) if names else None)
-            self._loads[sequence] = load
+            payloads = self._disk.read(names) if names else None
+            load = self._loads[sequence] = _Load(node.depth, names, payloads)
+            if payloads is not None and self.on_read is not None:
+                payloads.add_done_callback(self._tell)
         return load.payloads is not None and not load.payloads.done()
+
+    def _tell(self, _payloads: Future[list[bytes]]) -> None:
+        if self.on_read is not None:
+            self.on_read()
 
     def graft(self, sequence: Sequence, data: bytes, allocate: Callable[[], BlockId | None]) -> list[StateCopy]:
         """Put what was read for a sequence into the tree; returns what makes its state a snapshot.

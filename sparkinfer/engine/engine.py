@@ -114,14 +114,19 @@ class Engine:
         """End a request or one choice of it (-1: all); the next step tells the sink. Unknown ids are ignored."""
         self.scheduler.abort(request_id, self._clock(), choice)
 
-    def step(self) -> None:
-        """One turn of the loop; returns at once when there is nothing to do."""
+    def step(self) -> bool:
+        """One turn of the loop.
+
+        False: nothing could be done, and nothing can be until a request comes or ends, a file is read or time passes.
+        """
         launched = self._launch()
-        self._publish()
-        if len(self._in_flight) > (self._max_in_flight if launched else 0):
+        told = self._publish()
+        collects = len(self._in_flight) > (self._max_in_flight if launched else 0)
+        if collects:
             self._collect()
         if not self.has_work:
             self.check_integrity()
+        return launched or told or collects
 
     def check_integrity(self) -> None:
         """Raise IntegrityError if a block, a slot or a sequence is lost or has two owners."""
@@ -150,12 +155,14 @@ class Engine:
         self.stats.last_step_seqs = len(output.scheduled)
         return True
 
-    def _publish(self) -> None:
+    def _publish(self) -> bool:
         events = self.scheduler.take_events()
-        if events:
-            self.stats.num_output_tokens += len(events.token_ids)
-            self.stats.num_finished += len(events.finished)
-            self._sink.publish(events)
+        if not events:
+            return False
+        self.stats.num_output_tokens += len(events.token_ids)
+        self.stats.num_finished += len(events.finished)
+        self._sink.publish(events)
+        return True
 
     def _collect(self) -> None:
         output, handle, launched_at = self._in_flight.popleft()
