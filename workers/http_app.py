@@ -51,10 +51,10 @@ class HttpApp:
         try:
             response = await self._handle(route, exchange)
         except RequestError as error:
-            response = error_response(error, {"allow": self._allow(route)} if error.status == 405 else None)
+            response = error_response(path, error, {"allow": self._allow(route)} if error.status == 405 else None)
         except Exception:  # the one boundary of the HTTP side: a bug must cost its own request, not all others
             log.exception("%s %s failed, %s", scope.method, route, exchange.request_id)
-            response = error_response(RequestError(500, "Internal error"))
+            response = error_response(path, RequestError(500, "Internal error"))
         status = exchange.sent_status if response is None else response.status
         self._metrics.responses.labels(route, str(status)).inc()
         if response is not None:
@@ -95,6 +95,7 @@ def routes(documents: Documents, generations: Generations, prompts: Prompts) -> 
     return {
         "/v1/chat/completions": {"POST": generations.chat},
         "/v1/completions": {"POST": generations.completion},
+        "/v1/score": {"POST": generations.score},
         "/v1/tokenize": {"POST": prompts.tokenize},
         "/v1/detokenize": {"POST": prompts.detokenize},
         "/v1/apply-template": {"POST": prompts.apply_template},

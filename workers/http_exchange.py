@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from sparkinfer.api.errors import RETRY_AFTER_S, error_json
+from sparkinfer.api.error_bodies import error_body
+from sparkinfer.api.errors import RETRY_AFTER_S
 from sparkinfer.api.json_body import parse_object
 from sparkinfer.api.sse import encode_json
 from sparkinfer.api.usage import Usage
@@ -135,11 +136,14 @@ def json_response(value: Any, status: int = 200) -> Response:
     return Response(status, encode_json(value))
 
 
-def error_response(error: RequestError, extra: Mapping[str, str] | None = None) -> Response:
-    """The error in the OpenAI shape; a status that may be retried says after how many seconds."""
+def error_response(path: str, error: RequestError, extra: Mapping[str, str] | None = None) -> Response:
+    """The error in the shape of the API that `path` belongs to.
+
+    A status that may be retried says after how many seconds.
+    """
     headers = [("content-type", "application/json"), *(extra or {}).items()]
     if error.status in RETRY_AFTER_S:
         headers.append(("retry-after", str(RETRY_AFTER_S[error.status])))
     if error.status == 401:
         headers.append(("www-authenticate", "Bearer"))
-    return Response(error.status, error_json(error), headers)
+    return Response(error.status, error_body(path, error), headers)

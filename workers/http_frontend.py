@@ -27,6 +27,7 @@ from workers.http_metrics import HttpMetrics
 from workers.http_prompts import Prompts
 from workers.http_server import make_server
 from workers.http_service import LiveService
+from workers.http_surfaces import surface_routes
 from workers.http_text_pool import LiveTextPool
 from workers.process import WorkerContext
 
@@ -92,7 +93,8 @@ class HttpFrontend:
         documents = Documents(self._service, self._generations, self._metrics, self._config, publish)
         access_log = AccessLog(self._context.spec.name, self._context.config.log.access)
         prompts = Prompts(self._generations, self._pool, self._ids)
-        table = routes(documents, self._generations, prompts)
+        surfaces = surface_routes(self._generations, prompts, self._config)
+        table = {**routes(documents, self._generations, prompts), **surfaces}
         app = HttpApp(self._config, table, self._keys, self._metrics, access_log)
         servers = [make_server(app, self._config)]
         if self._config.unix_socket and self._context.spec.index == 0:

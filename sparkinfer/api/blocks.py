@@ -29,7 +29,7 @@ class ReplyDelta(Protocol):
 BlockKind = Literal["reasoning", "content", "call"]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Block:
     """A run of text of one kind, or one call: then `pieces` are its arguments."""
 

@@ -88,10 +88,14 @@ def read_stop(body: Object) -> tuple[str, ...]:
         return ()
     if isinstance(value, str):
         return (_checked_stop(value, "stop"),)
-    stops = as_list(value, "stop")
-    if len(stops) > MAX_STOPS:
-        fail("stop", f"must have at most {MAX_STOPS} strings, got {len(stops)}")
-    return tuple(_checked_stop(as_str(stop, f"stop[{i}]"), f"stop[{i}]") for i, stop in enumerate(stops))
+    return read_stop_list(as_list(value, "stop"), "stop", MAX_STOPS)
+
+
+def read_stop_list(stops: list[Any], path: str, most: int) -> tuple[str, ...]:
+    """At most `most` stop strings, none of them empty."""
+    if len(stops) > most:
+        fail(path, f"must have at most {most} strings, got {len(stops)}")
+    return tuple(_checked_stop(as_str(stop, f"{path}[{i}]"), f"{path}[{i}]") for i, stop in enumerate(stops))
 
 
 def _checked_stop(stop: str, path: str) -> str:

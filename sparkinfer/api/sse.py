@@ -22,9 +22,10 @@ HEADERS = [
 _HOLE = "\x00hole\x00"  # cannot be part of an id or of a model's name, which carry no control characters
 
 
-def event(obj: Any) -> bytes:
-    """One `data:` event holding `obj` as JSON."""
-    return b"data: " + encode_json(obj) + b"\n\n"
+def event(obj: Any, name: str = "") -> bytes:
+    """One `data:` event holding `obj` as JSON; with a name it has an `event:` line too."""
+    data = b"data: " + encode_json(obj) + b"\n\n"
+    return b"event: " + name.encode() + b"\n" + data if name else data
 
 
 class Envelope:
@@ -36,8 +37,8 @@ class Envelope:
 
     __slots__ = ("_pieces",)
 
-    def __init__(self, template: Any) -> None:
-        self._pieces = event(template).split(encode_json(_HOLE))
+    def __init__(self, template: Any, name: str = "") -> None:
+        self._pieces = event(template, name).split(encode_json(_HOLE))
 
     @staticmethod
     def hole() -> str:

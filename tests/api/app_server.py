@@ -33,6 +33,7 @@ from workers.http_metrics import HttpMetrics
 from workers.http_processes import ProcessSample
 from workers.http_prompts import Prompts
 from workers.http_server import make_server
+from workers.http_surfaces import surface_routes
 from workers.http_text_pool import PromptQuestion
 
 Script = Callable[[Request], Iterable[list[TextEvent] | EllipsisType]]
@@ -181,7 +182,11 @@ class AppServer:
         documents = Documents(self.service, self.generations, metrics, self.config, self.publish)
         access_log = AccessLog("http-0", is_enabled=False)
         prompts = Prompts(self.generations, self.pool, ids)
-        app = HttpApp(self.config, routes(documents, self.generations, prompts), self.keys, metrics, access_log)
+        table = {
+            **routes(documents, self.generations, prompts),
+            **surface_routes(self.generations, prompts, self.config),
+        }
+        app = HttpApp(self.config, table, self.keys, metrics, access_log)
         config = dataclasses.replace(self.config, port=self.port)
         self._server = make_server(app, config, unix_socket=self._unix_socket)
         serving = asyncio.ensure_future(self._server.serve())

@@ -1,0 +1,28 @@
+"""Which shape an error has on which route: each API's clients look for their own.
+
+Knows the first letters of paths; never a handler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sparkinfer.api.anthropic.errors import anthropic_error_json
+from sparkinfer.api.errors import error_json
+from sparkinfer.api.ollama.errors import ollama_error_json
+from sparkinfer.errors import RequestError
+
+_OPENAI_LIKE = ("/api/v0", "/api/v1")  # LM Studio's
+_BY_PREFIX: tuple[tuple[tuple[str, ...], Callable[[RequestError], bytes]], ...] = (
+    (("/v1/messages",), anthropic_error_json),
+    (_OPENAI_LIKE, error_json),
+    (("/api",), ollama_error_json),
+)
+
+
+def error_body(path: str, error: RequestError) -> bytes:
+    """The body of an error response to a request for `path`, whether or not there is such a route."""
+    for prefixes, write in _BY_PREFIX:
+        if any(path == prefix or path.startswith(prefix + "/") for prefix in prefixes):
+            return write(error)
+    return error_json(error)
