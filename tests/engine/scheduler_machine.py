@@ -1,0 +1,193 @@
+"""A state machine over the Scheduler and a paged memory of token ids, for those who say which cache there is."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from sparkinfer.config import SchedulerConfig
+from sparkinfer.engine.scheduler_output import SchedulerOutput, StepResult
+from sparkinfer.engine.sequence import Sequence
+from sparkinfer.engine.swap_space import SwapSpace
+from sparkinfer.request import FinishReason, RequestId
+from tests.engine.scheduling import make_sequence, solo_output
+
+MAX_MODEL_LEN = 30
+LIMITS = {
+    "max_num_seqs": st.integers(1, 5),
+    "max_num_batched_tokens": st.integers(1, 12),
+    "prefill_chunk_tokens": st.integers(1, 6),
+    "policy": st.sampled_from(["continuous", "chunked", "priority"]),
+    "admission": st.sampled_from(["on_demand", "reserve"]),
+}
+VOCAB_SIZES = st.sampled_from([4, 40])
+
+
+def machine_settings(max_examples: int, steps: int) -> settings:
+    return settings(
+        max_examples=max_examples, stateful_step_count=steps, deadline=None, suppress_health_check=list(HealthCheck)
+    )
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Random requests, aborts and step depths over a small pool: everybody gets their solo output, exactly once."""
+
+    def begin(self, scheduler, device, config: SchedulerConfig, swap_space: SwapSpace) -> None:
+        """Whoever inherits does this first; prompts and their outputs are at most MAX_MODEL_LEN tokens."""
+        self.scheduler, self.device, self.config, self.swap_space = scheduler, device, config, swap_space
+        self.vocab_size = device.vocab_size
+        self.capacity = len(device.pool)
+        self.now = 0.0
+        self.in_flight: deque[tuple[SchedulerOutput, StepResult | None]] = deque()  # None: it left garbage
+        self.sequences: list[Sequence] = []
+        self.emitted: dict[Sequence, list[int]] = {}
+        self.ended: dict[Sequence, int] = {}
+        self.aborted: set[int] = set()
+        self.failed: set[int] = set()
+        self.announced: set[int] = set()
+        self.num_requests = 0
+
+    def request(self, prompt: list[int], max_tokens: int, n: int, priority: int, **more) -> None:
+        """more: attributes of the sequences."""
+        choices = [make_sequence(self.num_requests, prompt, max_tokens, priority, choice) for choice in range(n)]
+        for sequence in choices:
+            sequence.arrived_at = self.now
+            for name, value in more.items():
+                setattr(sequence, name, value)
+        self.num_requests += 1
+        self.sequences += choices
+        self.scheduler.add(choices, self.now)
+        self.hear()
+
+    @rule(seconds=st.integers(1, 4))
+    def pass_time(self, seconds):
+        self.now += seconds
+        self.scheduler.expire(self.now)
+        self.hear()
+
+    @rule()
+    def schedule(self):
+        if len(self.in_flight) < 3:
+            self.launch()
+
+    @precondition(lambda self: self.in_flight)
+    @rule()
+    def update(self):
+        output, result = self.in_flight.popleft()
+        if result is None:
+            self.fail_step(output)
+        else:
+            self.scheduler.update(output, result, 1.0)
+            self.hear()
+
+    @precondition(lambda self: self.in_flight)
+    @rule()
+    def fail(self):
+        """A step that did its work after all may fail as well: its results nobody may use."""
+        output, _ = self.in_flight.popleft()
+        self.fail_step(output)
+
+    def fail_step(self, output: SchedulerOutput) -> None:
+        victims = [
+            *(row.sequence for row in output.scheduled),
+            *self.scheduler._cache.victims_of(output),
+            *self.swap_space.victims_of(output),
+        ]
+        self.failed.update(id(sequence) for sequence in victims if sequence not in self.ended)
+        self.scheduler.fail(output, 1.0, 503, "out_of_memory", "No room.")
+        self.hear()
+
+    @precondition(lambda self: self.num_requests)
+    @rule(data=st.data())
+    def abort(self, data):
+        request_id = data.draw(st.integers(0, self.num_requests - 1))
+        open_before = [s for s in self.sequences if s.request_id == request_id and s not in self.ended]
+        self.aborted.update(map(id, open_before))
+        self.scheduler.abort(RequestId(request_id), 1.0)
+        self.hear()
+
+    def launch(self) -> bool:
+        output = self.scheduler.schedule()
+        assert sum(row.num_tokens for row in output.scheduled) == output.num_tokens
+        assert output.num_tokens <= self.config.max_num_batched_tokens
+        assert not (output.num_preempted and self.config.admission == "reserve")
+        self.check_prompt_tokens(output)
+        if not output.scheduled:
+            return False
+        self.in_flight.append((output, self.device.run(output)))
+        return True
+
+    def check_prompt_tokens(self, output: SchedulerOutput) -> None:
+        """No prompt gets more than a chunk beside decodes or other prompts."""
+        chunks = [row.num_tokens for row in output.scheduled if row.token_ids is not None]
+        assert output.num_decode_tokens == output.num_tokens - sum(chunks)
+        limit = self.config.prefill_chunk_tokens
+        if self.config.policy == "chunked":
+            assert sum(chunks) <= limit
+        elif self.config.policy == "continuous" and len(output.scheduled) > 1:
+            assert max(chunks, default=0) <= limit
+
+    def hear(self) -> None:
+        """Accepted once, before the first token; nothing after the end."""
+        events = self.scheduler.take_events()
+        for sequence in events.queued:
+            assert sequence.request_id not in self.announced
+            self.announced.add(sequence.request_id)
+        for sequence, token_id in zip(events.sequences, events.token_ids, strict=True):
+            assert sequence not in self.ended
+            assert sequence.request_id in self.announced
+            self.emitted.setdefault(sequence, []).append(token_id)
+        for sequence in events.finished:
+            assert sequence not in self.ended
+            self.ended[sequence] = sequence.finish_reason
+            self.check_end(sequence)
+
+    def check_end(self, sequence: Sequence) -> None:
+        emitted = self.emitted.get(sequence, [])
+        assert emitted == sequence.output_token_ids
+        limit = min(MAX_MODEL_LEN, self.capacity) - sequence.num_prompt_tokens
+        if sequence.num_prompt_tokens == 0 or limit <= 0:
+            assert sequence.finish_reason == FinishReason.ERROR
+            return
+        solo = solo_output(sequence.prompt_token_ids, min(sequence.sampling.max_tokens, limit), self.vocab_size)
+        if sequence.code == "no_capacity":
+            assert not emitted
+            assert sequence.status_code == 429
+            assert self.now - sequence.arrived_at >= self.config.admission_wait_s
+        elif id(sequence) in self.aborted | self.failed:
+            assert sequence.finish_reason == (
+                FinishReason.ABORT if id(sequence) in self.aborted else FinishReason.ERROR
+            )
+            assert emitted == solo[: len(emitted)]
+        else:
+            assert emitted == solo
+            full = len(solo) == min(sequence.sampling.max_tokens, limit)
+            assert sequence.finish_reason == (FinishReason.LENGTH if full else FinishReason.STOP)
+
+    @invariant()
+    def nothing_is_lost(self):
+        if hasattr(self, "scheduler"):
+            self.scheduler.check_integrity()
+            assert self.scheduler.num_running <= self.config.max_num_seqs
+            assert len(self.ended) + self.scheduler.num_running + self.scheduler.num_waiting == len(self.sequences)
+
+    def teardown(self):
+        """Everything comes to an end in a bounded number of steps, one in flight at a time or two."""
+        if not hasattr(self, "scheduler"):
+            return
+        work = sum(s.num_prompt_tokens + s.sampling.max_tokens for s in self.sequences if s not in self.ended)
+        for _ in range(20 + 20 * work):
+            launched = self.launch()
+            if self.in_flight and (len(self.in_flight) > self.num_requests % 2 or not launched):
+                self.update()
+            if len(self.ended) == len(self.sequences) and not self.in_flight:
+                break
+        assert len(self.ended) == len(self.sequences)
+        assert not self.in_flight
+        assert self.scheduler._cache.num_free_blocks == self.scheduler._cache.num_blocks
+        assert self.swap_space.num_free_bytes == self.swap_space._num_bytes
+        assert set(self.device.swapped) == set(self.swap_space._drops)
+        self.nothing_is_lost()
