@@ -69,9 +69,24 @@ def test_fields() -> None:
     assert (generation.stream, generation.include_usage) == (True, True)
 
 
+@pytest.mark.parametrize("logprobs", [None, 0, 5])
+@pytest.mark.parametrize("max_tokens", [0, 1])
+def test_an_echo_with_logprobs_scores_the_prompt(logprobs: int | None, max_tokens: int) -> None:
+    (request,) = completion({"echo": True, "logprobs": logprobs, "max_tokens": max_tokens}).requests
+    assert (request.sampling.prompt_logprobs, request.sampling.max_tokens) == (logprobs, max_tokens)
+    assert request.uses_cache == (logprobs is None and max_tokens == 1)
+
+
+def test_a_prompt_that_is_not_continued_may_fill_the_context() -> None:
+    assert completion({"prompt": [1] * 100, "echo": True, "max_tokens": 0})
+    assert refused(completion, {"prompt": [1] * 101, "echo": True, "max_tokens": 0}).code == "context_length_exceeded"
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": False, "echo": True}, "max_tokens"),
         ({"suffix": "x"}, "suffix"),
         ({"response_format": {"type": "json"}}, "response_format.type"),
         ({"tools": [{"type": "function"}]}, "tools"),

@@ -63,6 +63,7 @@ POSTS: list[tuple[str, dict[str, Any], str]] = [
     ("/v1/chat/completions", CHAT, "ChatCompletion"),
     ("/v1/completions", {"prompt": "x", "logprobs": 2, "echo": True}, "Completion"),
     ("/v1/completions", {"prompt": ["x", "y"]}, "Completion"),
+    ("/v1/score", CHAT | {"completion": "x", "top_logprobs": 2}, "Score"),
     ("/v1/tokenize", CHAT | {"return_pieces": True}, "Tokenized"),
     ("/v1/detokenize", {"tokens": [1, 2]}, "Detokenized"),
     ("/v1/apply-template", CHAT, "RenderedPrompt"),
