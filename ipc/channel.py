@@ -48,7 +48,7 @@ class Inbox(Generic[MessageT]):
 
     def fileno(self) -> int:
         """ZeroMQ's descriptor. NOTE: it tells of changes, not of messages: drain before waiting and after waking."""
-        return self._socket.getsockopt(zmq.FD)  # type: ignore[return-value]
+        return self._socket.fileno()
 
     def drain(self) -> list[MessageT]:
         """Every message that is here, without waiting. Raises MalformedMessage."""

@@ -16,7 +16,8 @@ from sparkinfer.checkpoint.disk_space import check_free_bytes
 from sparkinfer.checkpoint.shards import SPLIT_NAME
 from sparkinfer.errors import CheckpointError
 
-# The base class of its HTTP library's errors (httpx or requests, by version), which the hub does not wrap.
+# The base class of its HTTP library's errors (httpx or requests, by version), which the hub does not wrap; it imports
+# the name there without exporting it.
 _TRANSPORT_ERROR: type[Exception] = hub_errors.HTTPError  # type: ignore[attr-defined]
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _QUANT = re.compile(

@@ -88,7 +88,7 @@ class _ScriptedHandle:
     def _pass_until(self, at: float) -> None:
         while (left_s := at - time.monotonic()) > 0:
             if not self.busy:
-                time.sleep(left_s)
+                time.sleep(left_s)  # what a device would take
 
 
 class ScriptedModelRunner:

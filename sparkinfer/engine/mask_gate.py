@@ -18,6 +18,7 @@ from sparkinfer.engine.mask_source import NO_MASK_ROW, WORD_BITS, MaskSource
 from sparkinfer.engine.scheduler_output import ScheduledSequence, SchedulerOutput
 from sparkinfer.engine.sequence import SlotId
 from sparkinfer.engine.token_mask import MaskBatch
+from sparkinfer.engine.upload import to_device
 
 Words = npt.NDArray[np.int32]
 
@@ -79,7 +80,7 @@ class MaskGate:
         words = np.stack(list(found.values()))
         empty = [number for number, is_empty in zip(found, self._are_empty(words).tolist()) if is_empty]
         masks = MaskBatch(
-            torch.tensor(list(found), device=logits.device), torch.from_numpy(words).to(logits.device)
+            to_device(np.array(list(found), np.int64), logits.device), to_device(words, logits.device)
         )
         return GatedRows(masks, late, empty)
 
@@ -98,7 +99,7 @@ class MaskGate:
             late = [number for number in late if number not in found]
             if not late or time.monotonic() >= deadline:
                 return found, late
-            time.sleep(LATE_POLL_S)
+            time.sleep(LATE_POLL_S)  # masks come through shared memory, which wakes nobody
 
     def _are_empty(self, words: Words) -> npt.NDArray[np.bool_]:
         full, rest = divmod(self._vocab_size, WORD_BITS)

@@ -64,7 +64,7 @@ class SnapshotStore:
             return
         forward = torch.cuda.current_stream()
         if self._stream is None:
-            self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
         if len(self._in_flight) >= MAX_STAGED:
             forward.wait_event(self._in_flight.popleft())
         staged = [pool[:, slot].clone() for pool in pools]
@@ -73,7 +73,7 @@ class SnapshotStore:
             for source, tensor in zip(staged, row, strict=True):
                 tensor.copy_(source, non_blocking=True)
                 source.record_stream(self._stream)
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # likewise
             event.record(self._stream)
         self._in_flight.append(event)
 
