@@ -175,8 +175,10 @@ class CudaModelRunner:
         sampled = result.sampled
         slots = self._inputs.upload(np.array([row.slot for row in output.sampling_rows], np.int64))
         self._last_token_ids.index_copy_(0, slots, sampled.token_ids)
+        columns = sampled.logprob_columns
+        logprobs = None if columns is None else columns.to_host()  # before the event that `_download` records
         step = self._download(torch.stack((sampled.token_ids, sampled.is_finite.long())))
-        return dataclasses.replace(step, logprobs=sampled.logprobs, sampling=result.batch, gated=result.gated)
+        return dataclasses.replace(step, logprobs=logprobs, sampling=result.batch, gated=result.gated)
 
     def _download(self, results: Tensor) -> EnqueuedStep:
         if self._stream is None:

@@ -7,6 +7,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
+from sparkinfer.engine.cuda_draw import draw
 from sparkinfer.engine.mask_gate import GatedRows, MaskGate
 from sparkinfer.engine.mask_source import MaskSource
 from sparkinfer.engine.sampler import Sampled, Sampler
@@ -28,7 +29,7 @@ class CudaSampling:
 
     def __init__(self, vocab_size: int, num_slots: int, device: torch.device) -> None:
         self._slots = SamplingSlots(num_slots, device)
-        self._sampler = Sampler(vocab_size, device)
+        self._sampler = Sampler(vocab_size, device, draw if device.type == "cuda" else None)
         self._mask_gate = MaskGate(vocab_size)
 
     def set_mask_source(self, source: MaskSource) -> None:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sparkinfer.engine.logprob_columns import LogprobColumns
 from sparkinfer.engine.mask_gate import GatedRows
 from sparkinfer.engine.sampling_batch import SamplingBatch
-from sparkinfer.engine.scheduler_output import Logprobs, StepResult
+from sparkinfer.engine.scheduler_output import StepResult
 
 QUERY_INTERVAL_S = 5e-5  # between looks at an unfinished step; the next one is queued behind it already
 
@@ -26,13 +27,14 @@ class EnqueuedStep:
 
     results:   [2, num_rows] int64 in host memory, valid once `done`: token ids; 1 where the row was finite
     done:      None where there is nothing to wait for
+    logprobs:  in host memory, valid with the results
     sampling:  kept until the device has read it
     gated:     rows that got no token because of their masks
     """
 
     results: Tensor
     done: torch.cuda.Event | None
-    logprobs: list[Logprobs | None] | None = None
+    logprobs: LogprobColumns | None = None
     sampling: SamplingBatch | None = None
     gated: GatedRows = NO_GATES
 
@@ -43,7 +45,8 @@ class EnqueuedStep:
         token_ids, is_finite = self.results.tolist()
         void = {*self.gated.late, *self.gated.empty}
         nan_rows = [row for row, finite in enumerate(is_finite) if not finite and row not in void]
-        return StepResult(token_ids, self.logprobs, nan_rows, self.gated.empty, self.gated.late)
+        logprobs = None if self.logprobs is None else self.logprobs.rows()
+        return StepResult(token_ids, logprobs, nan_rows, self.gated.empty, self.gated.late)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from sparkinfer.engine.upload import to_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +50,13 @@ class PenaltyState:
         if batch.num_state_rows > len(self._counts):
             self._counts = _grown(self._counts, batch.num_state_rows)
             self._in_prompt = _grown(self._in_prompt, batch.num_state_rows)
-        vocab_size, device = self._counts.shape[1], self._counts.device
+        device = self._counts.device
         for reset in batch.resets:
-            output = torch.tensor(reset.output_token_ids, dtype=torch.int64, device=device)
-            self._counts[reset.state_row] = torch.bincount(output, minlength=vocab_size)
-            self._in_prompt[reset.state_row] = False
-            prompt = torch.tensor(reset.prompt_token_ids, dtype=torch.int64, device=device)
-            self._in_prompt[reset.state_row, prompt] = True
+            output = to_device(np.array(reset.output_token_ids, np.int64), device)
+            counts = self._counts[reset.state_row].zero_()
+            counts.index_add_(0, output, torch.ones_like(output, dtype=counts.dtype))
+            prompt = to_device(np.array(reset.prompt_token_ids, np.int64), device)
+            self._in_prompt[reset.state_row].zero_().index_fill_(0, prompt, True)
 
     def apply(self, logits: Tensor, batch: PenaltyBatch) -> None:
         """Penalise batch.rows of `logits` in place.
@@ -78,7 +81,7 @@ class PenaltyState:
         """
         increments = torch.ones_like(token_ids, dtype=torch.int32)
         if void_rows:
-            increments[list(void_rows)] = 0
+            increments.index_fill_(0, to_device(np.array(void_rows, np.int64), increments.device), 0)
         self._counts[batch.state_rows, token_ids[batch.rows]] += increments[batch.rows]
 
 

@@ -7,11 +7,13 @@ pass over the logits, no dependence on the batch, and the same token whichever w
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from sparkinfer.engine.logprob_columns import LogprobColumns
 from sparkinfer.engine.noise import gumbel
 from sparkinfer.engine.penalties import PenaltyState
 from sparkinfer.engine.sampling_batch import RandomBatch, SamplingBatch
@@ -26,14 +28,23 @@ class Sampled:
 
     token_ids: Tensor                    # [num_rows] int64, on the device; void where the row is not finite
     is_finite: Tensor                    # [num_rows] bool; False: the best logit is NaN or infinite
-    logprobs: list[Logprobs | None] | None
+    logprob_columns: LogprobColumns | None
+
+    @property
+    def logprobs(self) -> list[Logprobs | None] | None:
+        """One entry per row, None where nobody asks; waits for the device."""
+        return None if self.logprob_columns is None else self.logprob_columns.rows()
 
 
 class Sampler:
     """Vectorised over the rows of a step; owns the token counts that penalties need."""
 
-    def __init__(self, vocab_size: int, device: torch.device) -> None:
+    def __init__(
+        self, vocab_size: int, device: torch.device, draw_rows: Callable[[Tensor, RandomBatch], Tensor] | None = None
+    ) -> None:
+        """draw_rows: does what `draw` does, for the device; None: `draw`."""
         self._penalty_state = PenaltyState(vocab_size, device)
+        self._draw = draw_rows or draw
 
     def sample(self, logits: Tensor, batch: SamplingBatch) -> Sampled:
         """Choose one token per row; steps must come in the order in which SamplingSlots built them.
@@ -48,11 +59,11 @@ class Sampler:
         if batch.masks is not None:
             is_finite &= torch.isfinite(raw.amax(dim=-1))  # a mask hides no NaN
         for random in batch.random:
-            token_ids[random.rows] = draw(logits[random.rows], random)
+            token_ids[random.rows] = self._draw(logits[random.rows], random)
         if batch.penalties is not None:
             self._penalty_state.count(token_ids, batch.penalties, batch.void_rows)
-        logprobs = None if batch.num_logprobs is None else gather_logprobs(raw, token_ids, batch.num_logprobs)
-        return Sampled(token_ids, is_finite, logprobs)
+        columns = None if batch.num_logprobs is None else LogprobColumns.of(raw, token_ids, batch.num_logprobs)
+        return Sampled(token_ids, is_finite, columns)
 
     def _adjusted(self, logits: Tensor, batch: SamplingBatch) -> Tensor:
         logits = logits.clone()
@@ -84,20 +95,5 @@ def draw(logits: Tensor, batch: RandomBatch) -> Tensor:
 
 
 def gather_logprobs(logits: Tensor, token_ids: Tensor, num_logprobs: list[int | None]) -> list[Logprobs | None]:
-    """Log-softmax in f32 of the model's own logits: of the chosen tokens, and of the best.
-
-    logits:        [num_rows, vocab_size] f32
-    token_ids:     [num_rows] int64
-    num_logprobs:  [num_rows] alternatives, None for rows that want no logprobs
-    """
-    rows = [row for row, wanted in enumerate(num_logprobs) if wanted is not None]
-    logprobs = torch.log_softmax(logits[rows], dim=-1)  # row by row; logsumexp may add one long row by several threads
-    values = logprobs.gather(1, token_ids[rows][:, None])
-    most = min(max(num_logprobs[row] or 0 for row in rows), logits.shape[1])
-    top = logprobs.topk(most, dim=-1)
-    result: list[Logprobs | None] = [None] * len(num_logprobs)
-    columns = zip(rows, values[:, 0].tolist(), top.indices.tolist(), top.values.tolist())
-    for row, value, top_ids, row_values in columns:
-        wanted = num_logprobs[row] or 0
-        result[row] = Logprobs(value, top_ids[:wanted], row_values[:wanted])
-    return result
+    """LogprobColumns on the host at once; waits for the device."""
+    return LogprobColumns.of(logits, token_ids, num_logprobs).rows()

@@ -180,6 +180,8 @@ class SamplingSlots:
             self._tensor(min_p),
             num_candidates=max(num_candidates, OPEN_CANDIDATES) if is_open.any() else num_candidates,
             has_open_top_p=bool((is_open & (top_p < 1)).any()),
+            has_top_k=not is_open.all(),
+            has_top_p=bool((top_p < 1).any()),
         )
 
     def _tensor(self, array: npt.NDArray[Any]) -> Tensor:

@@ -21,6 +21,8 @@ class TokenFilter:
     min_p: Tensor          # [num_rows] f32, 0: off
     num_candidates: int    # best tokens of each row to look at first; all are looked at where that is not enough
     has_open_top_p: bool   # some row has top_p without top_k, and needs the sum over its whole vocabulary
+    has_top_k: bool = True
+    has_top_p: bool = True
 
 
 def keep(logits: Tensor, filters: TokenFilter) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,20 @@
+"""Sampler's draw as kernels: nothing waits for the device. Knows rows; never sequences."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from kernels.draw_tokens import DrawFilters, draw_tokens
+from sparkinfer.engine.sampling_batch import RandomBatch
+
+
+def draw(logits: Tensor, batch: RandomBatch) -> Tensor:
+    """As sparkinfer.engine.sampler.draw, its tokens but for the last bits of exp and log."""
+    filters = None
+    if batch.filters is not None:
+        wanted = batch.filters
+        filters = DrawFilters(
+            wanted.top_k, wanted.top_p, wanted.min_p.log(), has_top_k=wanted.has_top_k, has_top_p=wanted.has_top_p
+        )
+    ids: Tensor = draw_tokens(logits, batch.temperature[:, 0], batch.keys, filters)
+    return ids
