@@ -119,3 +119,32 @@ def test_nobody_is_passed_over_for_long(requests, max_num_seqs):
             assert max(served.values()) - served[c] <= (max_num_seqs + 1) * largest
         give(scheduler, output, EOS if sum(served.values()) % 7 == 0 else 9)
     assert not scheduler.num_open_requests
+
+
+def test_under_overload_first_tokens_follow_the_queue():
+    """One client, four slots, requests arriving twice as fast as they are served: nobody waits longer than the queue.
+
+    The wait grows by what each request takes, and a first token never comes before an earlier arrival's.
+    """
+    num_slots, num_output_tokens, num_requests = 4, 8, 60
+    scheduler = make_scheduler(max_num_seqs=num_slots, num_blocks=64)
+    sequences, arrived, first = [], [], {}
+    step = 0
+    while len(first) < num_requests:
+        if step % (num_output_tokens // num_slots // 2) == 0 and len(sequences) < num_requests:
+            sequences.append(client(len(sequences), client_id=7, max_tokens=num_output_tokens))
+            arrived.append(step)
+            add(scheduler, sequences[-1])
+        give(scheduler, scheduler.schedule())
+        for number, sequence in enumerate(sequences):
+            if sequence.output_token_ids:
+                first.setdefault(number, step)
+        step += 1
+    order = [first[number] for number in range(num_requests)]
+    assert order == sorted(order)
+    waits = [first[number] - arrived[number] for number in range(num_requests)]
+    service = num_output_tokens / num_slots
+    for number, wait in enumerate(waits):
+        num_before = sum(at > arrived[number] for at in order[:number])  # in the queue when it arrived
+        assert wait <= (num_before + 1) * service + num_output_tokens
+    assert waits[-1] >= num_requests / 2 * service / 2  # the queue was long indeed
