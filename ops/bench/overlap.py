@@ -8,6 +8,7 @@ The device is a clock: the scripted runner sleeps for the time that a step takes
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import sys
 import time
@@ -48,7 +49,7 @@ def step_us(num_streams: int, device_us: float, overlap: bool) -> float:
     for _ in range(NUM_STEPS):
         engine.step()
         times.append(time.perf_counter())
-    return statistics.median(b - a for a, b in zip(times[50:], times[51:])) * 1e6
+    return statistics.median(b - a for a, b in itertools.pairwise(times[50:])) * 1e6
 
 
 def main() -> None:
