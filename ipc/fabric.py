@@ -10,7 +10,7 @@ behind when the last process holding them is gone, however it went.
 from __future__ import annotations
 
 from ipc.doorbell import Doorbell
-from ipc.mask_table import MaskTable
+from ipc.mask_table import MaskTable, rows_per_text_worker
 from ipc.ring import create_ring
 from ipc.segment import Segment
 from ipc.status_board import StatusBoard
@@ -23,10 +23,12 @@ RING_BYTES = 4 << 20
 class Fabric:
     """The segments and doorbells; `rings_of` says which of them a worker inherits."""
 
-    def __init__(self, workers: tuple[str, ...], mask_rows: int, vocab_size: int) -> None:
+    def __init__(self, workers: tuple[str, ...], max_num_seqs: int, vocab_size: int) -> None:
         self.workers = workers
         self.board = StatusBoard.create(len(workers))
-        self.mask_table = MaskTable.create(mask_rows, vocab_size)
+        num_text_workers = sum(name.startswith("text-") for name in workers)
+        num_rows = max(1, num_text_workers) * rows_per_text_worker(max_num_seqs)
+        self.mask_table = MaskTable.create(num_rows, vocab_size)
         self._segments: list[Segment] = []
         self._doorbells: list[Doorbell] = []
         self.rings = tuple(self._ring(writer, reader) for writer, reader in stream_edges(workers))

@@ -38,6 +38,14 @@ _LINE_BYTES: Final = 64
 _NO_POSITION: Final = 2**64 - 1
 
 
+MAX_CHOICES: Final = 8
+
+
+def rows_per_text_worker(max_num_seqs: int) -> int:
+    """For every sequence that can run, and for all choices of a request; worker i has the i-th part of the rows."""
+    return max(max_num_seqs, MAX_CHOICES)
+
+
 class MaskTable:
     """All rows. The supervisor creates it; text workers write their rows, the gpu scheduler reads them."""
 
@@ -87,12 +95,16 @@ class MaskTable:
 
         mask:  [num_words] int32
         """
-        self._positions[row] = _NO_POSITION
+        self.clear(row)
         self._rows[row] = mask
+        self.mark_ready(row, position)
+
+    def mark_ready(self, row: int, position: int) -> None:
+        """Text worker: what was written into `row(row)` since `clear` is the mask of `position`."""
         self._positions[row] = position
 
     def clear(self, row: int) -> None:
-        """Text worker: no mask here; before a row is given to another sequence."""
+        """Text worker: no mask here; before its words change, and before a row is given to another sequence."""
         self._positions[row] = _NO_POSITION
 
     def ready(self, row: int, position: int) -> bool:

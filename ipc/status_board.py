@@ -117,6 +117,11 @@ class TextGauge(IntEnum):
     BACKLOG_BYTES = 1
     REQUESTS = 2
     TOKENS = 3
+    TOOL_REQUESTS = 4         # whose calls a grammar holds
+    STRUCTURED_REQUESTS = 5   # whose content a grammar holds
+    FORCED_TOKENS = 6         # that a grammar left no choice about
+    MASK_US = 7               # microseconds spent on masks
+    FIRST_MASKS = 8           # masks by duration: this and the ten after it, see workers/mask_stats.py
 
 
 class HttpGauge(IntEnum):

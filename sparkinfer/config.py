@@ -125,6 +125,17 @@ class PrefixCacheConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class GrammarConfig:
+    """[grammar]: how tool calls and structured output are held to their form, and what a client's schema may cost."""
+
+    enabled: bool = True                       # False: the model is only told, and what it wrote is checked
+    compile_timeout_s: float = _limited(3.0, low=0.05, high=600)  # for one schema, then 400
+    max_schema_kib: int = _limited(1024, low=1, high=16384)       # tools and form of output of one request together
+    cache_mib: int = _limited(64, low=0, high=65536)              # compiled grammars in each text worker
+    fast_forward: bool = True                  # tokens that a grammar leaves no choice about are not sampled
+
+
+@dataclass(frozen=True, slots=True)
 class LogConfig:
     """[log]: what goes to stderr."""
 
@@ -158,6 +169,7 @@ class Config:
     engine: EngineConfig = field(default_factory=EngineConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     prefix_cache: PrefixCacheConfig = field(default_factory=PrefixCacheConfig)
+    grammar: GrammarConfig = field(default_factory=GrammarConfig)
     log: LogConfig = field(default_factory=LogConfig)
     publish: PublishConfig = field(default_factory=PublishConfig)
 
@@ -189,6 +201,7 @@ ENVIRONMENT = {
     "SPARKINFER_PREFIX_CACHE_MIN_TOKENS": ("prefix_cache", "min_tokens"),
     "SPARKINFER_SERVER_PREFIX_TOKEN_IDS": ("prefix_cache", "pinned_tokens"),
     "SPARKINFER_SERVER_PREFIX_TOKEN_FILE": ("prefix_cache", "pinned_tokens_file"),
+    "SPARKINFER_TOOL_GRAMMAR": ("grammar", "enabled"),
     "SPARKINFER_OPENROUTER_PROVIDER": ("publish", "openrouter_provider"),
     "SPARKINFER_HF_MODEL_ID": ("publish", "hugging_face_id"),
     "SPARKINFER_QUANTIZATION": ("publish", "quantization"),

@@ -18,11 +18,13 @@ from sparkinfer.config import Config
 from sparkinfer.engine.device import choose_device, free_memory
 from sparkinfer.engine.fake_model_runner import ScriptedModelRunner, StepCost
 from sparkinfer.engine.kv_cache import KVCache, bytes_per_block, choose_kv_dtype
+from sparkinfer.engine.mask_source import MaskSource
 from sparkinfer.engine.memory_plan import MemoryPlan, check_weights_fit, plan_memory
 from sparkinfer.engine.model_runner import ModelRunner
 from sparkinfer.engine.state_pool import StatePool
 from sparkinfer.engine.torch_model_runner import TorchModelRunner
 from sparkinfer.model.registry import load_model
+from workers.gpu_masks import TableMasks
 from workers.process import WorkerContext
 
 log = logging.getLogger("gpu_scheduler")
@@ -39,7 +41,7 @@ def _plan(config: Config, hparams: HParams, block_bytes: int, free: int) -> Memo
     )
 
 
-def scripted_runner(config: Config, hparams: HParams) -> tuple[ModelRunner, MemoryPlan]:
+def scripted_runner(config: Config, hparams: HParams, masks: MaskSource) -> tuple[ModelRunner, MemoryPlan]:
     """Echoes the prompt over and over: output that a test or benchmark chooses, at any length."""
     length = min(config.model.max_model_len or hparams.max_position, hparams.max_position)
     blocks_per_sequence = -(-length // config.engine.block_size)
@@ -49,7 +51,9 @@ def scripted_runner(config: Config, hparams: HParams) -> tuple[ModelRunner, Memo
         return prompt_token_ids * (1 + length // len(prompt_token_ids))
 
     cost = StepCost(base_us=config.engine.scripted_step_us)
-    return ScriptedModelRunner(script, plan.num_blocks, config.engine.block_size, cost), plan
+    runner = ScriptedModelRunner(script, plan.num_blocks, config.engine.block_size, cost)
+    runner.set_mask_source(masks, hparams.vocab_size)
+    return runner, plan
 
 
 def torch_runner(context: WorkerContext, gguf: GGUFFile, hparams: HParams) -> tuple[ModelRunner, MemoryPlan]:
@@ -61,7 +65,9 @@ def torch_runner(context: WorkerContext, gguf: GGUFFile, hparams: HParams) -> tu
         from workers import cuda_runner  # brings Triton, which a CPU has no use for
 
         if cuda_runner.is_covered(gguf, hparams, config.engine.deterministic):
-            return cuda_runner.boot(context, gguf, hparams, device, functools.partial(_plan, config, hparams))
+            cuda, plan = cuda_runner.boot(context, gguf, hparams, device, functools.partial(_plan, config, hparams))
+            cuda.set_mask_source(TableMasks(context.mask_table))
+            return cuda, plan
     dtype = choose_kv_dtype(config.engine.kv_dtype, hparams, device)
     status.phase = BootPhase.LOADING_WEIGHTS
 
@@ -77,6 +83,6 @@ def torch_runner(context: WorkerContext, gguf: GGUFFile, hparams: HParams) -> tu
     kv_cache = KVCache(hparams, plan.num_blocks, config.engine.block_size, dtype, device)
     state_pool = StatePool(hparams, config.scheduler.max_num_seqs, device)
     log.info("KV cache: %d blocks of %d tokens on %s", plan.num_blocks, config.engine.block_size, device)
-    return TorchModelRunner(
-        model, kv_cache, state_pool, config.scheduler.max_num_seqs, plan.max_model_len, device
-    ), plan
+    runner = TorchModelRunner(model, kv_cache, state_pool, config.scheduler.max_num_seqs, plan.max_model_len, device)
+    runner.set_mask_source(TableMasks(context.mask_table))
+    return runner, plan

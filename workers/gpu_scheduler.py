@@ -32,6 +32,7 @@ from sparkinfer.engine.state_pool import bytes_per_slot
 from workers import process
 from workers.gpu_cache import attach_disk, beside_pinned, pinned_tokens, warm_up
 from workers.gpu_gauges import GpuGauges
+from workers.gpu_masks import TableMasks
 from workers.gpu_runners import scripted_runner, torch_runner
 from workers.gpu_sink import RingSink
 from workers.process import WorkerContext
@@ -108,7 +109,7 @@ class GpuScheduler:
             prompt_token_ids = np.frombuffer(message.prompt_token_ids, dtype="<i4").tolist()
             self._engine.submit(
                 message.request_id, message.reply_to, prompt_token_ids, message.sampling, message.n, message.priority,
-                message.client_id, self._hints(message),
+                message.client_id, self._hints(message), tuple(message.mask_rows),
             )
             self._context.status.add_gauge(GpuGauge.REQUESTS, 1)
             self._context.status.add_gauge(GpuGauge.PROMPT_TOKENS, len(prompt_token_ids))
@@ -150,7 +151,7 @@ def _body(context: WorkerContext) -> int:
     hparams = HParams.from_gguf(gguf)
     pinned = pinned_tokens(config, hparams.vocab_size)
     if config.engine.runner == "scripted":
-        runner, plan = scripted_runner(config, hparams)
+        runner, plan = scripted_runner(config, hparams, TableMasks(context.mask_table))
     else:
         runner, plan = torch_runner(context, gguf, hparams)
     plan = beside_pinned(plan, len(pinned), config)

@@ -15,14 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from ipc.codec import TEXT_INBOX
 from ipc.messages import (
     Abort,
     Count,
     Detokenize,
-    Generate,
     PeerDown,
     PeerUp,
     SequenceFinished,
@@ -38,6 +36,7 @@ from sparkinfer.text.entry_pairing import TokenEntry
 from sparkinfer.text.prompt_encoder import EncodedPrompt, PromptEncoder
 from workers import process
 from workers.process import WorkerContext
+from workers.text_constraints import Constraint, Constraints
 from workers.text_count import answer
 from workers.text_outlets import HttpOutlets, failed
 from workers.text_request import OpenRequest
@@ -60,6 +59,7 @@ class TextWorker:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="encode")
         self._loop = asyncio.get_running_loop()
         self._encoding: set[asyncio.Future[None]] = set()
+        self._constraints = Constraints(context, encoder.tokenizer, self._fail)
         self._max_model_len = 0  # the scheduler's, known once it is up
 
     # Messages
@@ -111,7 +111,8 @@ class TextWorker:
                 raise _engine_unavailable()
             encoded = await self._loop.run_in_executor(self._executor, self._encode_if_open, request)
             if encoded is not None:
-                self._generate(request, encoded)
+                constraint = await self._constraints.prepare(request, encoded.grammar_spec)
+                self._generate(request, encoded, constraint)
         except RequestError as error:
             self._fail(request.request_id, error)
         self.publish()
@@ -122,25 +123,15 @@ class TextWorker:
             return None
         return self._encoder.encode_request(request, self._max_model_len)
 
-    def _generate(self, request: Request, encoded: EncodedPrompt) -> None:
+    def _generate(self, request: Request, encoded: EncodedPrompt, constraint: Constraint) -> None:
         """Hand an encoded prompt to the scheduler; nothing happens if the request was aborted meanwhile."""
         open_request = self._requests.get(request.request_id)
         if open_request is None:
+            self._constraints.give_back(constraint)
             return
-        open_request.start(encoded, self._encoder.tokenizer)
-        message = Generate(
-            request_id=request.request_id,
-            reply_to=self._context.spec.index,
-            generation=self._context.spec.generation,
-            prompt_token_ids=np.asarray(encoded.token_ids, dtype="<i4").tobytes(),
-            sampling=open_request.sampling(),
-            n=request.n,
-            priority=request.priority,
-            client_id=request.client_id,
-            turn_starts=encoded.turn_starts,
-            uses_cache=request.uses_cache,
-            explain_cache=request.explain_cache,
-        )
+        open_request.start(encoded, self._encoder.tokenizer, constraint.approximations)
+        self._constraints.begin(request.request_id, constraint, len(encoded.token_ids))
+        message = open_request.generate(self._context.spec, list(constraint.mask_rows))
         outbox = self._context.peers.outbox(GPU)
         if outbox is None or not outbox.send(message):
             raise _engine_unavailable()
@@ -155,6 +146,7 @@ class TextWorker:
 
     def _abort(self, request_id: RequestId, choice: int = -1) -> None:
         """Stop the generation of a request (and forget it), or of one choice of it."""
+        self._constraints.end(request_id, choice)
         if choice < 0:
             open_request = self._requests.pop(request_id, None)
             if open_request is None:
@@ -199,8 +191,10 @@ class TextWorker:
                 stream = open_request.choices[choice]
                 if stream.stop_string is not None:
                     continue
+                self._constraints.push(RequestId(request_id), choice, token_id)
                 stream.push(token_id, None if logprob is None else TokenEntry(token_id, logprob, top))
                 touched[id(stream)] = (open_request, RequestId(request_id), choice)
+        self._constraints.flush()
         self._take_deltas(touched)
         self.publish()
 
@@ -240,7 +234,9 @@ class TextWorker:
     def _finish(self, open_request: OpenRequest, event: SequenceFinished) -> None:
         for last in open_request.finish(event):
             self._outlets.emit(open_request.reply_to, last)
-        if open_request.num_open == 0:
+        is_last = open_request.num_open == 0
+        self._constraints.end(event.request_id, -1 if is_last else event.choice)
+        if is_last:
             self._requests.pop(event.request_id, None)
 
     # Events
@@ -258,6 +254,11 @@ class TextWorker:
             log.error("http-%d does not read its ring: dropping its requests", http_index)
             self._drop_requests_of(http_index)
         self._context.status.set_gauge(TextGauge.ACTIVE_REQUESTS, len(self._requests))
+
+    def tick(self) -> None:
+        """Some times a second: retry frames that did not fit their ring, and look after grammars."""
+        self._constraints.check()
+        self.publish()
 
     def _drop_requests_of(self, http_index: int) -> None:
         self._outlets.reset(http_index)
@@ -281,7 +282,7 @@ async def _serve(context: WorkerContext) -> int:
     context.attach_to_loop(loop, worker.on_messages, worker.on_frames)
     context.ready()
     while not stop.is_set():
-        worker.publish()  # retries frames that did not fit their ring
+        worker.tick()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), FLUSH_S)
     return process.EXIT_CLEAN

@@ -6,8 +6,10 @@ import secrets
 from collections.abc import Iterator
 
 import msgspec
+import numpy as np
 
-from ipc.messages import Delta, Finished, SequenceFinished, Started, TextEvent, TokenLogprob
+from ipc.messages import Delta, Finished, Generate, SequenceFinished, Started, TextEvent, TokenLogprob
+from ipc.worker_spec import WorkerSpec
 from sparkinfer.request import FinishReason, Request
 from sparkinfer.sampling_params import SamplingParams
 from sparkinfer.text.choice_stream import ChoiceStream, TextDelta
@@ -29,9 +31,13 @@ class OpenRequest:
         self._prompts: list[ScoredPrompt] = []  # one for each choice, when it is scored
         self.num_open = request.n
 
-    def start(self, encoded: EncodedPrompt, tokenizer: Tokenizer) -> None:
-        """The prompt is on its way to the scheduler."""
+    def start(self, encoded: EncodedPrompt, tokenizer: Tokenizer, approximations: tuple[str, ...] = ()) -> None:
+        """The prompt is on its way to the scheduler.
+
+        approximations: what of the answer's form its grammar does not hold
+        """
         self.encoded = encoded
+        self.approximations = approximations
         self.choices = [ChoiceStream(tokenizer, encoded.stream) for _ in range(self.request.n)]
         self._tokenizer = tokenizer
         if self.request.sampling.prompt_logprobs is not None:
@@ -39,17 +45,41 @@ class OpenRequest:
                 ScoredPrompt(tokenizer, encoded.token_ids, encoded.scored_from) for _ in range(self.request.n)
             ]
 
-    def sampling(self) -> SamplingParams:
+    def _sampling(self) -> SamplingParams:
         """The client's controls plus what only we know: the context's room, the model's stop tokens, a seed."""
         assert self.encoded is not None
         sampling = self.request.sampling
-        own_stops = () if sampling.ignore_eos else tuple(sorted(self._tokenizer.stop_token_ids))
+        ignores_eos = sampling.ignore_eos and self.encoded.grammar_spec is None  # a grammar has an end
+        own_stops = () if ignores_eos else tuple(sorted(self._tokenizer.stop_token_ids))
         return msgspec.structs.replace(
             sampling,
             max_tokens=min(sampling.max_tokens, self.encoded.max_tokens),
             prompt_logprobs_from=self.encoded.scored_from,
             stop_token_ids=sampling.stop_token_ids + own_stops,
             seed=secrets.randbits(63) if sampling.seed is None else sampling.seed,
+        )
+
+    def generate(self, worker: WorkerSpec, mask_rows: list[int]) -> Generate:
+        """What the scheduler is told.
+
+        worker:     who wants the tokens
+        mask_rows:  of the choices; empty without a grammar
+        """
+        assert self.encoded is not None
+        request, encoded = self.request, self.encoded
+        return Generate(
+            request_id=request.request_id,
+            reply_to=worker.index,
+            generation=worker.generation,
+            prompt_token_ids=np.asarray(encoded.token_ids, dtype="<i4").tobytes(),
+            sampling=self._sampling(),
+            n=request.n,
+            priority=request.priority,
+            client_id=request.client_id,
+            turn_starts=encoded.turn_starts,
+            uses_cache=request.uses_cache,
+            explain_cache=request.explain_cache,
+            mask_rows=mask_rows,
         )
 
     @property

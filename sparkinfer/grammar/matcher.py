@@ -14,7 +14,7 @@ Words = npt.NDArray[np.int32]
 
 # Bounds on what a grammar may cost: fuel is llguidance's unit of work, some 50,000 a millisecond when a grammar is
 # compiled and 14,000 for a mask. What goes beyond is an error of that grammar.
-LIMITS = {"initial_lexer_fuel": 4_000_000, "step_lexer_fuel": 500_000, "max_grammar_size": 500_000}
+LIMITS = LLParserLimits(initial_lexer_fuel=4_000_000, step_lexer_fuel=500_000, max_grammar_size=500_000)
 
 
 class GrammarError(Exception):
@@ -31,7 +31,7 @@ class Matcher:
     def compile(cls, grammar: OutputGrammar, tokenizer: LLTokenizer) -> Matcher:
         """A matcher at the start of `grammar`. Raises GrammarError."""
         source = LLMatcher.grammar_from_lark(grammar.lark)
-        result = cls(LLMatcher(tokenizer, source, log_level=0, limits=LLParserLimits(**LIMITS)))
+        result = cls(LLMatcher(tokenizer, source, log_level=0, limits=LIMITS))
         result._check()
         return result
 

@@ -9,8 +9,8 @@ from llguidance import LLTokenizer, TokenizerWrapper
 from sparkinfer.text.tokenizer import Tokenizer
 
 # Sets of strings whose tokens llguidance looks up at once where a grammar admits the whole set: JSON strings and prose.
-# Grammars treat "<" apart, because markup starts with it, and what may follow it; so do these. Without them a mask takes
-# ten times as long.
+# Grammars treat "<" apart, because markup starts with it, and what may follow it; so do these. Without them a mask
+# takes ten times as long.
 _STRING = r'"\\\x00-\x1F\x7F<'
 SLICES = (
     rf"[^{_STRING}/|tfp][^{_STRING}]{{0,9}}",

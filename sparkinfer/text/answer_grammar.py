@@ -1,4 +1,4 @@
-"""The grammar of a whole answer: reasoning first, then what the request asks for. Knows a request's wishes; never tokens.
+"""The grammar of a whole answer: reasoning first, then what the request asks for. Knows wishes; never tokens.
 
 Runs where it may take long: a client's schema can be as large and as twisted as it likes.
 """
@@ -13,7 +13,14 @@ from sparkinfer.errors import RequestError
 from sparkinfer.grammar.grammar_spec import GrammarSpec
 from sparkinfer.grammar.json_schema import json_object_rule, json_rule
 from sparkinfer.grammar.output_grammar import OutputGrammar, Rule, assemble, choice_rule, marker, text_without
-from sparkinfer.request import ChoiceFormat, GrammarFormat, JsonObjectFormat, JsonSchemaFormat, OutputFormat, RegexFormat
+from sparkinfer.request import (
+    ChoiceFormat,
+    GrammarFormat,
+    JsonObjectFormat,
+    JsonSchemaFormat,
+    OutputFormat,
+    RegexFormat,
+)
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.errors import CheckpointError, RequestError, context_length_error
+from sparkinfer.grammar.grammar_spec import GrammarSpec
 from sparkinfer.request import ChatPrompt, Continuation, Prompt, Request, TextPrompt
 from sparkinfer.text.chat_template import ChatTemplate
 from sparkinfer.text.choice_stream import ReplyFormat, StreamOptions
@@ -34,6 +35,7 @@ class EncodedPrompt:
     turn_starts: list[int]            # positions where a turn of the conversation begins, ascending
     echo: str = ""                    # the prompt's text, when the request asks for it
     num_continued_tokens: int = 0     # of token_ids, at their end: they are scored, and count as the answer
+    grammar_spec: GrammarSpec | None = None  # what the answer has to obey
 
     @property
     def scored_from(self) -> int:
@@ -49,6 +51,7 @@ class PromptEncoder:
         self._template = template
         self._reply_format = _reply_format(tokenizer)
         structural = tokenizer.vocabulary.structural_ids
+        self._special_tokens = tuple(sorted(structural))
         # no token stands for more characters than it has bytes; NFC may join two of the text's into one
         self._longest_token = 2 * max(1, *(len(tokenizer.token_bytes(i)) for i in range(tokenizer.vocab_size)))
         self._turn_openers = frozenset(structural[text] for text in TURN_OPENERS if text in structural)
@@ -81,7 +84,20 @@ class PromptEncoder:
         openers = self._turn_openers
         turn_starts = [position for position, token_id in enumerate(token_ids) if token_id in openers]
         token_ids += continued
-        return EncodedPrompt(token_ids, max_model_len - len(token_ids), stream, turn_starts, echo, len(continued))
+        return EncodedPrompt(
+            token_ids, max_model_len - len(token_ids), stream, turn_starts, echo, len(continued),
+            self._grammar_spec(request, stream),
+        )  # fmt: skip
+
+    def _grammar_spec(self, request: Request, stream: StreamOptions) -> GrammarSpec | None:
+        if request.output_format is None:
+            return None
+        return GrammarSpec(
+            special_tokens=self._special_tokens,
+            can_reason=stream.reply_format is ReplyFormat.THINK,
+            starts_in_reasoning=stream.starts_in_reasoning,
+            output_format=request.output_format,
+        )
 
     def _continuation(self, continuation: Continuation, max_model_len: int) -> list[int]:
         """Its token ids. Raises RequestError 400 when there are none, or too many."""

@@ -1,0 +1,60 @@
+"""A text worker's helper: turns a client's schemas into the text of a grammar, in a process that can be killed.
+
+Reads GrammarSpecs from standard input and answers each on standard output, one at a time. Knows schemas; never tokens,
+masks or sequences.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+
+import msgspec
+
+from ipc.peer_death import die_with_parent
+from sparkinfer.errors import RequestError
+from sparkinfer.grammar.grammar_spec import GrammarSpec
+from sparkinfer.grammar.matcher import GrammarError, Matcher
+from sparkinfer.grammar.tokenizer_adapter import byte_tokenizer
+from sparkinfer.text.answer_grammar import answer_grammar
+from workers.grammar_frame import LENGTH, BuilderReply, Built, Refused, read_frame
+
+MAX_MEMORY_BYTES = 4 << 30
+NICENESS = 5
+
+
+def build(spec: GrammarSpec) -> BuilderReply:
+    """The grammar of an answer, tried out on a vocabulary of bytes."""
+    try:
+        grammar = answer_grammar(spec)
+        Matcher.compile(grammar, byte_tokenizer(spec.special_tokens))
+    except RequestError as error:
+        return Refused(error.status, error.message, error.param, error.code)
+    except GrammarError as error:
+        return Refused(400, f"the grammar cannot be compiled: {_first_line(error)}", None, "invalid_grammar")
+    except RecursionError:
+        return Refused(400, "the schema is nested too deeply", None, "schema_too_complex")
+    except MemoryError:
+        return Refused(400, "the schema takes too much memory to compile", None, "schema_too_complex")
+    return Built(grammar.lark, grammar.approximations)
+
+
+def _first_line(error: GrammarError) -> str:
+    """llguidance's reason without the excerpt of the grammar that follows it, which may be a megabyte."""
+    return str(error).strip().split("\n", 1)[0][:500]
+
+
+def main() -> None:
+    die_with_parent(int(sys.argv[1]))
+    os.nice(NICENESS)
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+    decoder, encoder = msgspec.msgpack.Decoder(GrammarSpec), msgspec.msgpack.Encoder()
+    while (frame := read_frame(sys.stdin.buffer)) is not None:
+        reply = encoder.encode(build(decoder.decode(frame)))
+        sys.stdout.buffer.write(LENGTH.pack(len(reply)) + reply)
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""The text worker's compiled grammars: built by helper processes with a deadline, compiled on a thread, then kept.
+
+Owns the helpers; never rows, masks or requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+from llguidance import LLTokenizer
+
+from sparkinfer.config import GrammarConfig
+from sparkinfer.errors import RequestError
+from sparkinfer.grammar.grammar_cache import CompiledGrammar, GrammarCache
+from sparkinfer.grammar.grammar_spec import GrammarSpec
+from sparkinfer.grammar.matcher import GrammarError, Matcher
+from sparkinfer.grammar.output_grammar import OutputGrammar
+from sparkinfer.grammar.tokenizer_adapter import grammar_tokenizer
+from sparkinfer.text.tokenizer import Tokenizer
+from workers.grammar_frame import LENGTH, BuilderReply, Refused
+
+log = logging.getLogger("text")
+
+ROOT = Path(__file__).resolve().parent.parent
+NUM_BUILDERS = 2  # so that a schema that takes its whole deadline does not hold up every other one
+
+
+class Grammars:
+    """Used on the worker's event loop."""
+
+    def __init__(self, tokenizer: Tokenizer, config: GrammarConfig) -> None:
+        self._config = config
+        self._cache = GrammarCache(config.cache_mib << 20)
+        self._encoder = msgspec.msgpack.Encoder()
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="grammar")
+        self._tokenizer = self._executor.submit(grammar_tokenizer, tokenizer)  # nobody waits for it yet
+        self._idle: asyncio.Queue[Builder] = asyncio.Queue()
+        builders = [Builder() for _ in range(NUM_BUILDERS)]
+        for builder in builders:
+            self._idle.put_nowait(builder)
+        self._start = asyncio.create_task(builders[0].start())  # the first request need not wait for it
+
+    async def compiled(self, spec: GrammarSpec) -> CompiledGrammar:
+        """The grammar of answers to `spec`. Raises RequestError: 400 for one that is wrong or too complex."""
+        key = self._encoder.encode(spec)
+        if len(key) > self._config.max_schema_kib << 10:
+            raise RequestError(
+                400,
+                f"tools and response_format together may have {self._config.max_schema_kib} KiB, not {len(key) >> 10}",
+                code="schema_too_large",
+            )
+        grammar = self._cache.get(key)
+        if grammar is None:
+            built = await self._build(key)
+            loop = asyncio.get_running_loop()
+            grammar = await loop.run_in_executor(self._executor, self._compile, built)
+            self._cache.put(key, grammar)
+        return grammar
+
+    async def _build(self, key: bytes) -> OutputGrammar:
+        builder = await self._idle.get()
+        try:
+            reply = await asyncio.wait_for(builder.build(key), self._config.compile_timeout_s)
+        except TimeoutError:
+            builder.kill()
+            seconds = self._config.compile_timeout_s
+            raise RequestError(
+                400, f"the schema takes longer than {seconds:g} s to compile", code="schema_too_complex"
+            ) from None
+        except (OSError, EOFError, msgspec.DecodeError) as error:
+            log.error("a grammar builder died: %s", error or type(error).__name__)
+            builder.kill()
+            raise RequestError(500, "the schema could not be compiled", code="grammar_failed") from error
+        finally:
+            self._idle.put_nowait(builder)
+        if isinstance(reply, Refused):
+            raise RequestError(reply.status, reply.message, param=reply.param, code=reply.code)
+        return OutputGrammar(reply.lark, reply.approximations)
+
+    def _compile(self, built: OutputGrammar) -> CompiledGrammar:
+        """On the grammar thread."""
+        tokenizer: LLTokenizer = self._tokenizer.result()
+        try:
+            start = Matcher.compile(built, tokenizer)
+        except GrammarError as error:
+            raise RequestError(400, f"the grammar cannot be compiled: {error}", code="invalid_grammar") from error
+        return CompiledGrammar(start, built.approximations, len(built.lark))
+
+
+class Builder:
+    """One helper process, started when it is first needed and again after its death."""
+
+    def __init__(self) -> None:
+        self._process: asyncio.subprocess.Process | None = None
+        self._decoder = msgspec.msgpack.Decoder(BuilderReply)
+
+    async def build(self, spec: bytes) -> BuilderReply:
+        """spec: a GrammarSpec in msgpack. Raises OSError or EOFError when the process dies of it."""
+        process = await self.start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(LENGTH.pack(len(spec)) + spec)
+        await process.stdin.drain()
+        (length,) = LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))
+        return self._decoder.decode(await process.stdout.readexactly(length))
+
+    def kill(self) -> None:
+        """End the process; a job that it has is lost."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            self._process = None
+
+    async def start(self) -> asyncio.subprocess.Process:
+        """The process, alive as far as we know."""
+        if self._process is None or self._process.returncode is not None:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "workers.grammar_builder", str(os.getpid()),
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, cwd=ROOT,
+            )  # fmt: skip
+        return self._process
