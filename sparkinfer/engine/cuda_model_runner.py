@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -22,8 +23,9 @@ from sparkinfer.engine.cuda_step import CudaStepHandle, EnqueuedStep
 from sparkinfer.engine.host_copies import HostCopies
 from sparkinfer.engine.mask_source import MaskSource
 from sparkinfer.engine.model_runner import DeviceMemoryError
+from sparkinfer.engine.prompt_scores import score_rows
 from sparkinfer.engine.sampling_batch import SamplingBatch
-from sparkinfer.engine.scheduler_output import ScheduledSequence, SchedulerOutput
+from sparkinfer.engine.scheduler_output import Logprobs, ScheduledSequence, SchedulerOutput, ScoredChunk
 from sparkinfer.model.cuda.pools import CudaPools, DecodePools
 from sparkinfer.model.cuda.prefill import Prefill
 from sparkinfer.model.cuda.weights import DecodeWeights
@@ -66,7 +68,7 @@ class CudaModelRunner:
         if self._stream is None:
             return
         for start, num_tokens in self._inputs.dummy_chunks():
-            residual = self._prefill.run(self._inputs.dummy_batch(start, num_tokens))
+            residual = self._prefill.run(self._inputs.dummy_batch(start, num_tokens))[-1:]
         for num_rows in self._prefill.head.sizes:
             self._prefill.head.logits(residual.expand(num_rows, -1))
 
@@ -122,13 +124,15 @@ class CudaModelRunner:
             return self._download(self._decode(decodes))
         places = {id(row): place for place, row in enumerate(row for row in output.scheduled if row.samples)}
         logits = torch.empty(len(places), self._prefill.head.vocab_size, device=self._device)
-        if sum(row.num_tokens for row in prompts) <= STEPWISE_TOKENS:
+        if sum(row.num_tokens for row in prompts) <= STEPWISE_TOKENS and not output.scored:
             decodes, prompts = [*decodes, *prompts], []
         self._decode_logits(decodes, places, logits)
-        self._prefill_logits(prompts, places, logits)
+        scores = self._prefill_logits(prompts, places, logits, output.scored)
         if sampling is None:
-            return self._download(torch.zeros(2, 0, dtype=torch.int64, device=self._device))
-        return self._sample(output, sampling, logits)
+            step = self._download(torch.zeros(2, 0, dtype=torch.int64, device=self._device))
+        else:
+            step = self._sample(output, sampling, logits)
+        return dataclasses.replace(step, scores=scores)
 
     def _decode(self, rows: Sequence[ScheduledSequence]) -> Tensor:
         """Greedy results [2, num_rows] of decode rows."""
@@ -159,14 +163,24 @@ class CudaModelRunner:
             slots, token_ids = self._inputs.upload(np.array(known, np.int64).T.copy())
             self._last_token_ids.index_copy_(0, slots, token_ids)
 
-    def _prefill_logits(self, rows: Sequence[ScheduledSequence], places: dict[int, int], logits: Tensor) -> None:
+    def _prefill_logits(
+        self, rows: Sequence[ScheduledSequence], places: dict[int, int], logits: Tensor, scored: Sequence[ScoredChunk]
+    ) -> list[list[Logprobs]]:
+        """Compute chunks of prompts; what `scored` asks of them, for which the device is waited for."""
         if not rows:
-            return
-        residual = self._prefill.run(self._inputs.prefill_batch(rows))
-        sampled = [(number, places[id(row)]) for number, row in enumerate(rows) if id(row) in places]
+            return []
+        residual, head = self._prefill.run(self._inputs.prefill_batch(rows)), self._prefill.head
+        ends = dict(zip(map(id, rows), itertools.accumulate(row.num_tokens for row in rows)))
+        sampled = [(ends[id(row)] - 1, places[id(row)]) for row in rows if id(row) in places]
         if sampled:
             sources, targets = self._inputs.upload(np.array(sampled, np.int64).T.copy())
-            logits.index_copy_(0, targets, self._prefill.head.logits(residual.index_select(0, sources)))
+            logits.index_copy_(0, targets, head.logits(residual.index_select(0, sources)))
+        scores = []
+        for chunk in scored:
+            first = ends[id(chunk.row)] - chunk.row.num_tokens + chunk.first
+            predicting = residual[first : first + len(chunk.token_ids)]
+            scores.append(score_rows(predicting, chunk.token_ids, chunk.num_top, head.logits))
+        return scores
 
     def _sample(self, output: SchedulerOutput, sampling: SamplingBatch, logits: Tensor) -> EnqueuedStep:
         if self._stream is not None and self._upload_stream is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from concurrent import futures
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from torch import Tensor
 from sparkinfer.engine.logprob_columns import LogprobColumns
 from sparkinfer.engine.mask_gate import GatedRows
 from sparkinfer.engine.sampling_batch import SamplingBatch
-from sparkinfer.engine.scheduler_output import StepResult
+from sparkinfer.engine.scheduler_output import Logprobs, StepResult
 
 QUERY_INTERVAL_S = 5e-5  # between looks at an unfinished step; the next one is queued behind it already
 
@@ -30,6 +30,7 @@ class EnqueuedStep:
     logprobs:  in host memory, valid with the results
     sampling:  kept until the device has read it
     gated:     rows that got no token because of their masks
+    scores:    of prompts
     """
 
     results: Tensor
@@ -37,6 +38,7 @@ class EnqueuedStep:
     logprobs: LogprobColumns | None = None
     sampling: SamplingBatch | None = None
     gated: GatedRows = NO_GATES
+    scores: list[list[Logprobs]] = field(default_factory=list)
 
     def result(self) -> StepResult:
         """Wait for the device and read."""
@@ -46,7 +48,7 @@ class EnqueuedStep:
         void = {*self.gated.late, *self.gated.empty}
         nan_rows = [row for row, finite in enumerate(is_finite) if not finite and row not in void]
         logprobs = None if self.logprobs is None else self.logprobs.rows()
-        return StepResult(token_ids, logprobs, nan_rows, self.gated.empty, self.gated.late)
+        return StepResult(token_ids, logprobs, nan_rows, self.gated.empty, self.gated.late, self.scores)
 
 
 @dataclass(frozen=True, slots=True)

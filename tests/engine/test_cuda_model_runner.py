@@ -15,6 +15,7 @@ from sparkinfer.engine.cache_plan import make_cache
 from sparkinfer.engine.cuda_model_runner import CudaModelRunner
 from sparkinfer.engine.engine import Engine
 from sparkinfer.engine.scheduler import Scheduler
+from sparkinfer.engine.scheduler_output import Logprobs
 from sparkinfer.engine.state_pool import bytes_per_slot
 from sparkinfer.engine.step_events import StepEvents
 from sparkinfer.request import RequestId
@@ -121,8 +122,11 @@ class TokenSink:
     def __init__(self) -> None:
         self.tokens: dict[int, list[int]] = {}
         self.cached: dict[int, int] = {}
+        self.scores: dict[int, list[Logprobs]] = {}
 
     def publish(self, events: StepEvents) -> None:
+        for sequence, _, scores in events.scores:
+            self.scores.setdefault(sequence.request_id, []).extend(scores)
         for sequence, token_id in zip(events.sequences, events.token_ids):
             self.tokens.setdefault(sequence.request_id, []).append(token_id)
         self.cached |= {sequence.request_id: sequence.num_cached_tokens for sequence in events.finished}
@@ -154,6 +158,32 @@ def test_engine_resumes_cached_prefixes(path: Path, monkeypatch: pytest.MonkeyPa
             chosen = logits.gather(1, torch.tensor(tokens)[:, None])[:, 0]
             assert float((logits.amax(-1) - chosen).max()) < 0.15
     assert max(sinks[0].cached.values()) >= 48 > max(sinks[1].cached.values())
+
+
+@pytest.mark.parametrize("chunk_tokens", [5, 64])
+def test_prompts_are_scored_beside_decoding_sequences(path: Path, runner: CudaModelRunner, chunk_tokens: int) -> None:
+    tokens, first = prompt(0, 30), 7
+    cache = make_cache(PrefixCacheConfig(enabled=False), num_blocks=16, block_size=16, bytes_per_snapshot=0, free=0)
+    config = SchedulerConfig(max_num_seqs=NUM_SEQS, policy="chunked", prefill_chunk_tokens=chunk_tokens)
+    sink = TokenSink()
+    engine = Engine(Scheduler(config, cache, 256), runner, sink)
+    engine.submit(RequestId(0), 0, prompt(40, 20), GREEDY)
+    for _ in range(6):
+        engine.step()
+    scored = SamplingParams(max_tokens=0, prompt_logprobs=1024, prompt_logprobs_from=first, seed=1)
+    engine.submit(RequestId(1), 0, tokens, scored)
+    while engine.has_work:
+        engine.step()
+    assert len(sink.tokens[0]) == 64
+    rows = {}
+    for position, entry in enumerate(sink.scores[1], first):
+        row = rows[position - 1] = torch.empty(1024)
+        row[torch.tensor(entry.top_token_ids)] = torch.tensor(entry.top_logprobs)
+        assert entry.logprob == row[tokens[position]]
+    assert list(rows) == list(range(first - 1, len(tokens) - 1))
+    mean_kl, num_wrong = disagreement(path, tokens, rows)
+    assert mean_kl < MAX_MEAN_KL
+    assert num_wrong == 0
 
 
 def test_rows_of_nan_are_told_and_harmless(runner: CudaModelRunner) -> None:

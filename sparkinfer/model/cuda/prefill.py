@@ -72,7 +72,7 @@ class Prefill:
     def run(self, batch: PrefillBatch) -> Tensor:
         """Store keys, values and states of the batch's tokens.
 
-        returns [num_chunks, hidden_size] f32, the residual stream of each chunk's last token
+        returns [num_tokens, hidden_size] f32, the residual stream of each
         """
         weights = self._weights
         for chunk in batch.chunks:
@@ -90,7 +90,7 @@ class Prefill:
                 x = x + self._experts(layer.ffn, hidden)
             else:
                 x = x + self._dense(layer.ffn, hidden)
-        return torch.stack([x[chunk.rows.stop - 1] for chunk in batch.chunks])
+        return x
 
     def _matmul(self, x: Tensor, weight: QuantWeight) -> Tensor:
         """[num_tokens, num_cols] -> [num_tokens, num_rows] f32."""
