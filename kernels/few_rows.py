@@ -18,8 +18,9 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from kernels.activation import LEVELS, rms_factor, store_bytes
 from kernels.launch import has_dp4a, row_tile
-from kernels.quant_dot import LEVELS, dot_rows, first_tiles, rms_factor, store_bytes
+from kernels.quant_dot import dot_rows, first_tiles
 from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
 from kernels.quant_mma import first_groups, mma_rows, warp_rows
 

@@ -1,6 +1,6 @@
 """One decode step of a Gated DeltaNet layer between its projections: convolution, SiLU, L2 norms, gates, delta rule,
-output gate, quantised output. One program per sequence, value head and half of the head's columns holds that part of the
-state in registers; the output norm, which spans the head, is left to the consumer as a factor per head.
+output gate, quantised output. One program per sequence, value head and half of the head's columns holds that part of
+the state in registers; the output norm, which spans the head, is left to the consumer as a factor per head.
 
 With S the state before the step, d = exp(g): e = beta (v - d S^T k), o = d S^T q + (k . q) e, S <- d S + k e^T; both
 products use the state as loaded, so it is read once and reduced once.
@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from kernels.quant_dot import quantize_blocks
+from kernels.activation import quantize_blocks
 from kernels.quant_format import QuantActivation
 
 CONV_KERNEL = 4  # taps; the ring holds as many columns, so that the step writes one that no program reads

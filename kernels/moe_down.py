@@ -15,8 +15,9 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from kernels.activation import emit_block
 from kernels.launch import RowTile, block_tile, has_dp4a
-from kernels.quant_dot import dot_chunk, emit_block, load_tile, unpack_scales, unpack_words
+from kernels.quant_dot import dot_chunk, load_tile, unpack_scales, unpack_words
 from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
 
 

@@ -16,8 +16,9 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from kernels.activation import quantize_block, rms_factor
 from kernels.launch import RowTile, block_tile, has_dp4a
-from kernels.quant_dot import dot_rows, first_tiles, quantize_block, rms_factor
+from kernels.quant_dot import dot_rows, first_tiles
 from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
 
 

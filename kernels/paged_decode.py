@@ -20,8 +20,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from kernels.activation import quantize_blocks
 from kernels.launch import INTERPRETED
-from kernels.quant_dot import quantize_blocks
 from kernels.quant_format import QuantActivation
 from kernels.rope_store_kv import HeadShape, rotated_heads, store_row
 

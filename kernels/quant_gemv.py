@@ -16,9 +16,10 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from kernels.activation import rms_factor
 from kernels.few_rows import few_rows_gemv, fits
 from kernels.launch import RowTile, has_dp4a, row_tile
-from kernels.quant_dot import dot_rows, first_tiles, rms_factor
+from kernels.quant_dot import dot_rows, first_tiles
 from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
 
 

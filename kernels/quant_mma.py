@@ -1,4 +1,4 @@
-"""Device functions: 16 quantised rows times up to 8 rows of 16-bit integers on the integer tensor cores (m16n8k16), per block scales.
+"""Device functions: 16 quantised rows times up to 8 rows of 16-bit integers on the integer tensor cores (m16n8k16).
 
 Owns the arithmetic of few tokens; knows no grid. Values live one to a thread in tensors of 32 * W elements, lane
 4g + t of warp w at 32w + 4g + t, which is how the matrix instruction numbers its fragments: A holds rows g and g + 8, B

@@ -12,9 +12,10 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from kernels.activation import quantize_block, rms_factor
 from kernels.few_rows import few_rows_swiglu, fits
 from kernels.launch import RowTile, block_tile, has_dp4a
-from kernels.quant_dot import dot_rows, first_tiles, quantize_block, rms_factor
+from kernels.quant_dot import dot_rows, first_tiles
 from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
 
 

@@ -1,4 +1,4 @@
-"""A float32 residual row as the next layer's input: times the norm's weight, plain and as 16-bit integers in blocks of 16.
+"""A float32 residual row as the next layer's input: times the norm's weight, plain and as 16-bit integers.
 
 Bytes moved: 4 bytes read and 6.75 written per element. Accumulation: f32.
 Reference:   kernels/reference/quant_gemv.py (quantize_rows)
@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from kernels.quant_dot import emit_block
+from kernels.activation import emit_block
 from kernels.quant_format import QuantActivation
 
 
@@ -26,8 +26,8 @@ def _quantize_rows_kernel(
         gdc_wait()
     offs = block * 16 + tl.arange(0, 16)
     x = tl.load(x_ptr + m * COLS + offs)
-    emit_block(x, block, tl.load(w_ptr + offs), v_ptr + m * 2 * COLS, xs_ptr + m * (COLS // 16), xm_ptr + m * (COLS // 16),
-               xp_ptr + m * COLS, ss_ptr + m * (COLS // 16), COLS)
+    emit_block(x, block, tl.load(w_ptr + offs), v_ptr + m * 2 * COLS, xs_ptr + m * (COLS // 16),
+               xm_ptr + m * (COLS // 16), xp_ptr + m * COLS, ss_ptr + m * (COLS // 16), COLS)
 
 
 def quantize_rows(x: Tensor, norm_weight: Tensor, out: QuantActivation, pdl: bool = False) -> None:
