@@ -30,6 +30,12 @@ _ITL_BUCKETS = (0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1
 _E2E_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
 
 
+OUTCOMES = (
+    "ok", "client_error", "overloaded", "alloc_failed", "timeout", "cancelled", "server_error", "invalid_tool_output",
+    "invalid_json_output",
+)  # fmt: skip
+
+
 class _BulkHistogram(Histogram):
     """A Histogram that takes observations counted elsewhere."""
 
@@ -79,6 +85,10 @@ class HttpMetrics:
         self.responses = self._counter("http_responses", "HTTP responses", "route", "status")
         self._outcomes = self._counter("requests_by_outcome", "Generation requests by how they ended", "outcome")
         self._tokens = self._counter("tokens", "Tokens of answered requests", "kind")
+        for outcome in OUTCOMES:
+            self._outcomes.labels(outcome)  # at zero from the start, so that a rate sees the first one
+        for kind in ("prompt", "completion"):
+            self._tokens.labels(kind)
         self._choices = self._counter("choices", "Choices by how they ended", "finish_reason")
         self.cut_off = self._counter("clients_cut_off", "Clients that stopped reading their stream")
         self.first_token = self._latency("time_to_first_token_seconds", "Request read to first text", _TTFT_BUCKETS)
@@ -147,6 +157,7 @@ def _process_lines(processes: Sequence[ProcessSample]) -> Iterator[str]:
         "process_resident_bytes": [p.resident_bytes for p in processes],
         "process_restarts_total": [p.restarts for p in processes],
         "process_heartbeat_age_seconds": [round(p.heartbeat_age_s, 3) for p in processes],
+        "process_uptime_seconds": [round(p.uptime_s, 3) for p in processes],
     }
     for name, column in columns.items():
         yield f"# TYPE sparkinfer_{name} {_kind(name)}\n"
@@ -155,9 +166,11 @@ def _process_lines(processes: Sequence[ProcessSample]) -> Iterator[str]:
 
 
 def outcome_of(error: RequestError | None, *, is_accepted: bool) -> str:
-    """The label of an ended request. A 503 before acceptance is overload, after it a fault of ours."""
+    """One of OUTCOMES, for an ended request. A 503 before acceptance is overload, after it a fault of ours."""
     if error is None:
         return "ok"
+    if error.status == 502 and error.code in OUTCOMES:  # output that its own schema refuses
+        return error.code
     if error.code == "out_of_memory":
         return "alloc_failed"
     if error.status == 429 or (error.status == 503 and not is_accepted):

@@ -24,6 +24,7 @@ class ProcessSample:
     resident_bytes: int
     restarts: int
     heartbeat_age_s: float
+    uptime_s: float = 0.0  # of this generation
 
 
 class _Stat(NamedTuple):
@@ -43,24 +44,28 @@ class Processes:
 
     def uptime_s(self) -> float:
         """How long the service runs, whichever of its workers were started again."""
-        stat = _read_stat(self._supervisor_pid)
-        return 0.0 if stat is None else time.clock_gettime(time.CLOCK_BOOTTIME) - stat.started_at_s
+        return _uptime_s(_read_stat(self._supervisor_pid))
 
     def samples(self) -> list[ProcessSample]:
         """The supervisor first."""
         stat = _read_stat(self._supervisor_pid)
-        found = [ProcessSample(SUPERVISOR, stat is not None, *_usage(stat), 0, 0.0)]
+        found = [ProcessSample(SUPERVISOR, stat is not None, *_usage(stat), 0, 0.0, _uptime_s(stat))]
         now_ns = time.monotonic_ns()
         for index, name in enumerate(self._names):
             slot = self._board.slot(index)
             stat = _read_stat(slot.pid) if slot.pid and slot.state != WorkerState.STOPPED else None
             age_s = (now_ns - slot.heartbeat_ns) / 1e9
-            found.append(ProcessSample(name, stat is not None, *_usage(stat), max(0, slot.generation - 1), age_s))
+            restarts = max(0, slot.generation - 1)
+            found.append(ProcessSample(name, stat is not None, *_usage(stat), restarts, age_s, _uptime_s(stat)))
         return found
 
 
 def _usage(stat: _Stat | None) -> tuple[float, int]:
     return (0.0, 0) if stat is None else (stat.cpu_seconds, stat.resident_bytes)
+
+
+def _uptime_s(stat: _Stat | None) -> float:
+    return 0.0 if stat is None else max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - stat.started_at_s)
 
 
 def _read_stat(pid: int) -> _Stat | None:

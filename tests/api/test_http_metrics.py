@@ -14,7 +14,7 @@ from ipc.messages import Finished
 from sparkinfer.api.usage import Usage
 from sparkinfer.errors import RequestError
 from sparkinfer.request import FinishReason, RequestId
-from workers.http_metrics import HttpMetrics, outcome_of
+from workers.http_metrics import OUTCOMES, HttpMetrics, outcome_of
 from workers.http_processes import ProcessSample
 from workers.http_vllm_names import with_vllm_names
 
@@ -76,6 +76,16 @@ def test_outcomes() -> None:
     for (status, is_accepted), expected in outcomes.items():
         error = None if status == 200 else RequestError(status, "x")
         assert outcome_of(error, is_accepted=is_accepted) == expected
+        assert expected in OUTCOMES
+    for code in ("invalid_tool_output", "invalid_json_output"):
+        assert outcome_of(RequestError(502, "x", code=code), is_accepted=True) == code
+    assert outcome_of(RequestError(502, "x", code="other"), is_accepted=True) == "server_error"
+
+
+def test_every_outcome_is_there_at_zero_from_the_start() -> None:
+    values = scrape(HttpMetrics().render({}, []))
+    for outcome in OUTCOMES:
+        assert values[f"sparkinfer_requests_by_outcome_total{{'outcome': '{outcome}'}}"] == 0
 
 
 def test_an_abrupt_end_in_the_middle_loses_nothing_counted(tmp_path: Path) -> None:
@@ -86,11 +96,13 @@ def test_an_abrupt_end_in_the_middle_loses_nothing_counted(tmp_path: Path) -> No
 
 
 def test_processes() -> None:
-    processes = [ProcessSample("supervisor", True, 2.5, 1024, 0, 0.0), ProcessSample("gpu-0", False, 0.0, 0, 3, 9.0)]
+    supervisor = ProcessSample("supervisor", True, 2.5, 1024, 0, 0.0, 60.0)
+    processes = [supervisor, ProcessSample("gpu-0", False, 0.0, 0, 3, 9.0)]
     values = scrape(HttpMetrics().render({}, processes))
     assert values["sparkinfer_process_cpu_seconds_total{'worker': 'supervisor'}"] == 2.5
     assert values["sparkinfer_process_restarts_total{'worker': 'gpu-0'}"] == 3
     assert values["sparkinfer_process_up{'worker': 'gpu-0'}"] == 0
+    assert values["sparkinfer_process_uptime_seconds{'worker': 'supervisor'}"] == 60
 
 
 def test_aliases_tell_the_same() -> None:

@@ -71,6 +71,7 @@ def test_counters_outlive_their_workers(embedded_model: Path) -> None:
             assert before[f"sparkinfer_{name}_seconds_count"] == 20
         assert before["sparkinfer_time_to_first_token_seconds_count"] == 20
         assert before["sparkinfer_process_cpu_seconds_total{'worker': 'gpu-0'}"] > 0
+        assert 0 < before["sparkinfer_process_uptime_seconds{'worker': 'http-0'}"] < before["sparkinfer_uptime_seconds"]
         for name in ("http-0", "http-1", "text-0", "gpu-0"):
             kill_and_wait(server, name)
             after = scrape(server)
