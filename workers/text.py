@@ -189,7 +189,7 @@ class TextWorker:
                 if open_request is None:
                     continue
                 stream = open_request.choices[choice]
-                if stream.stop_string is not None:
+                if stream.has_ended:
                     continue
                 self._constraints.push(RequestId(request_id), choice, token_id)
                 stream.push(token_id, None if logprob is None else TokenEntry(token_id, logprob, top))
@@ -215,7 +215,9 @@ class TextWorker:
             stream = open_request.choices[choice]
             for delta in stream.take():
                 self._outlets.emit(open_request.reply_to, open_request.delta(choice, delta))
-            if stream.stop_string is not None:
+            if stream.failure is not None:
+                self._fail(request_id, stream.failure)
+            elif stream.stop_string is not None:
                 self._abort(request_id, choice)  # its SequenceFinished brings the timings
 
     def _on_sequence_event(self, event: SequenceQueued | SequenceFinished) -> None:
@@ -234,6 +236,10 @@ class TextWorker:
     def _finish(self, open_request: OpenRequest, event: SequenceFinished) -> None:
         for last in open_request.finish(event):
             self._outlets.emit(open_request.reply_to, last)
+        failure = open_request.choices[event.choice].failure
+        if failure is not None:
+            self._fail(event.request_id, failure)
+            return
         is_last = open_request.num_open == 0
         self._constraints.end(event.request_id, -1 if is_last else event.choice)
         if is_last:

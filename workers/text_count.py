@@ -12,6 +12,6 @@ def answer(encoder: PromptEncoder, message: Count | Detokenize) -> Tokenized:
     if isinstance(message, Detokenize):
         text = tokenizer.decode(message.token_ids, message.skip_special)
         return Tokenized(message.request_id, list(message.token_ids), text)
-    token_ids, text = encoder.encode_with_text(message.prompt)
+    token_ids, text = encoder.encode_with_text(message.prompt, message.tool_policy, message.output_format)
     pieces = [tokenizer.token_bytes(token_id) for token_id in token_ids] if message.with_pieces else []
     return Tokenized(message.request_id, token_ids, text if message.with_text else "", pieces)

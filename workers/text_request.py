@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 from collections.abc import Iterator
 
@@ -38,7 +39,10 @@ class OpenRequest:
         """
         self.encoded = encoded
         self.approximations = approximations
-        self.choices = [ChoiceStream(tokenizer, encoded.stream) for _ in range(self.request.n)]
+        stream = encoded.stream
+        if encoded.grammar_spec is not None:
+            stream = dataclasses.replace(stream, content=stream.content.enforced(approximations))
+        self.choices = [ChoiceStream(tokenizer, stream) for _ in range(self.request.n)]
         self._tokenizer = tokenizer
         if self.request.sampling.prompt_logprobs is not None:
             self._prompts = [
@@ -105,18 +109,23 @@ class OpenRequest:
     def delta(self, choice: int, delta: TextDelta) -> Delta:
         """The event for new text of one choice."""
         logprobs = self._logprobs(delta) if self.request.sampling.logprobs is not None else None
-        return Delta(self.request.request_id, choice, delta.content, delta.reasoning, delta.num_tokens, logprobs)
+        return Delta(
+            self.request.request_id, choice, delta.content, delta.reasoning, delta.num_tokens, logprobs,
+            list(delta.tool_calls),
+        )  # fmt: skip
 
     def finish(self, event: SequenceFinished) -> Iterator[TextEvent]:
-        """The last events of one choice: text that was held back, if any, and its end."""
+        """The last events of one choice: text that was held back, if any, and its end, if it came to a good one."""
         stream = self.choices[event.choice]
-        for delta in stream.finish():
+        for delta in stream.finish(is_complete=event.finish_reason == FinishReason.STOP):
             yield self.delta(event.choice, delta)
+        if stream.failure is not None:
+            return
         self.num_open -= 1
         yield Finished(
             event.request_id,
             event.choice,
-            event.finish_reason if stream.stop_string is None else FinishReason.STOP,
+            _finish_reason(stream, event),
             stream.num_tokens + (self.encoded.num_continued_tokens if self.encoded else 0),
             stream.num_reasoning_tokens,
             event.num_cached_tokens,
@@ -139,3 +148,11 @@ class OpenRequest:
             )
             for entry in delta.entries
         ]
+
+
+def _finish_reason(stream: ChoiceStream, event: SequenceFinished) -> int:
+    if stream.stop_string is not None:
+        return FinishReason.STOP
+    if event.finish_reason == FinishReason.STOP and stream.num_calls:
+        return FinishReason.TOOL_CALLS
+    return event.finish_reason

@@ -1,19 +1,22 @@
-"""One choice's way from token ids to text: detokenise, split off reasoning, find stop strings, pair logprobs with text.
+"""One choice's way from token ids to text: detokenise, split off reasoning, filter content, pair logprobs with text.
 
 Pure state, one instance a choice, owned by the text worker. Knows tokens and text; never processes or APIs.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import NamedTuple
 
+from sparkinfer.errors import RequestError
+from sparkinfer.request import ToolCallDelta
+from sparkinfer.text.content_filter import ContentFilter, ContentOptions
 from sparkinfer.text.detokenizer import Detokenizer
 from sparkinfer.text.entry_pairing import EntryPairing, TokenEntry
 from sparkinfer.text.output_parser import OutputParser
 from sparkinfer.text.segment_parser import SEGMENT_MARKERS, SegmentParser
-from sparkinfer.text.stop_strings import StopStringFilter
 from sparkinfer.text.tokenizer import Tokenizer
 
 
@@ -24,6 +27,7 @@ class TextDelta(NamedTuple):
     reasoning: str
     num_tokens: int
     entries: list[TokenEntry]
+    tool_calls: Sequence[ToolCallDelta] = ()  # behind the content
 
 
 class ReplyFormat(Enum):
@@ -38,7 +42,7 @@ class ReplyFormat(Enum):
 class StreamOptions:
     """How a choice's tokens become text."""
 
-    stop: tuple[str, ...] = ()         # stop strings; they act on content, never on reasoning
+    content: ContentOptions = field(default_factory=ContentOptions)  # stop strings, calls, form: never of reasoning
     reply_format: ReplyFormat = ReplyFormat.PLAIN
     starts_in_reasoning: bool = False  # THINK: the prompt already opened the section
 
@@ -46,26 +50,45 @@ class StreamOptions:
 class ChoiceStream:
     """Feed tokens with `push`, collect text with `take`, end with `finish`.
 
-    After a stop string matched (`stop_string` is set) further tokens are ignored. The result does not depend on how
-    often `take` is called.
+    After a stop string matched (`stop_string` is set) or the model broke the rules of its calls (`failure` is set)
+    further tokens are ignored. The result does not depend on how often `take` is called.
     """
 
     def __init__(self, tokenizer: Tokenizer, options: StreamOptions) -> None:
         self._detokenizer = Detokenizer(tokenizer, _visible_ids(tokenizer, options.reply_format))
         self._parser = _parser(options)
-        self._stops = StopStringFilter(options.stop) if options.stop else None
+        self._filter = ContentFilter(options.content)
         self._pairing: EntryPairing | None = None  # from the first token with an entry on
         self._content = ""
         self._reasoning = ""
+        self._tool_calls: list[ToolCallDelta] = []
         self._fresh_tokens = 0
         self.num_tokens = 0
         self.num_reasoning_tokens = 0
-        self.stop_string: str | None = None
         self.is_finished = False
+
+    @property
+    def has_ended(self) -> bool:
+        """Further tokens are ignored."""
+        return self._filter.has_ended
+
+    @property
+    def stop_string(self) -> str | None:
+        return self._filter.stop_string
+
+    @property
+    def failure(self) -> RequestError | None:
+        """Why the answer cannot be passed on; what was shown of it stays shown."""
+        return self._filter.failure
+
+    @property
+    def num_calls(self) -> int:
+        """Complete calls so far."""
+        return self._filter.num_calls
 
     def push(self, token_id: int, entry: TokenEntry | None = None) -> None:
         """Account for one generated token."""
-        if self.stop_string is not None:
+        if self._filter.has_ended:
             return
         self.num_tokens += 1
         self._fresh_tokens += 1
@@ -81,25 +104,28 @@ class ChoiceStream:
         """Text since the last call, nothing when nothing may be shown yet."""
         if self._pairing is not None:
             return self._deltas(self._pairing, is_last=False)
-        if not (self._content or self._reasoning):
+        if not (self._content or self._reasoning or self._tool_calls):
             return []
         return [self._delta()]
 
-    def finish(self) -> list[TextDelta]:
-        """Release what was held back (half a character, half a marker, half a stop string) and close the stream."""
+    def finish(self, *, is_complete: bool = True) -> list[TextDelta]:
+        """Release what was held back (half a character, half a marker, half a stop string) and close the stream.
+
+        is_complete: the model ended its answer, and no limit did
+        """
         self.is_finished = True
-        if self.stop_string is None:
+        if not self._filter.has_ended:
             tail = self._detokenizer.flush()
             if self._pairing is not None:
                 self._pairing.tail(tail)
             if tail:
                 self._add(tail)
-        if self.stop_string is None:
-            self._flush_parsers()
+        if not self._filter.has_ended:
+            self._flush_parsers(is_complete)
         if self._pairing is not None:
             self._show(self._pairing)
             return self._deltas(self._pairing, is_last=True)
-        return [self._delta()] if self._content or self._reasoning or self._fresh_tokens else []
+        return [self._delta()] if self._content or self._reasoning or self._tool_calls or self._fresh_tokens else []
 
     def _pair(self, entry: TokenEntry, text: str, in_reasoning: bool) -> None:
         """As `push`, keeping track of which entry belongs to which text."""
@@ -113,21 +139,21 @@ class ChoiceStream:
 
     def _show(self, pairing: EntryPairing) -> None:
         pairing.text(self._content, self._reasoning)
-        self._content, self._reasoning = "", ""
-        num_held = self._parser.num_held if self._parser is not None else 0
-        pairing.settle(num_held + (self._stops.num_held if self._stops is not None else 0))
+        pairing.calls(self._tool_calls)
+        self._content, self._reasoning, self._tool_calls = "", "", []
+        pairing.settle(self._filter.num_held + (self._parser.num_held if self._parser is not None else 0))
 
     def _deltas(self, pairing: EntryPairing, *, is_last: bool) -> list[TextDelta]:
         deltas = []
         for segment in pairing.finish() if is_last else pairing.take():
             content, reasoning = ("", segment.text) if segment.is_reasoning else (segment.text, "")
-            deltas.append(TextDelta(content, reasoning, self._fresh_tokens, segment.entries))
+            deltas.append(TextDelta(content, reasoning, self._fresh_tokens, segment.entries, segment.tool_calls))
             self._fresh_tokens = 0
         return [*deltas, self._delta()] if is_last and self._fresh_tokens else deltas
 
     def _delta(self) -> TextDelta:
-        delta = TextDelta(self._content, self._reasoning, self._fresh_tokens, [])
-        self._content, self._reasoning, self._fresh_tokens = "", "", 0
+        delta = TextDelta(self._content, self._reasoning, self._fresh_tokens, [], self._tool_calls)
+        self._content, self._reasoning, self._tool_calls, self._fresh_tokens = "", "", [], 0
         return delta
 
     def _add(self, text: str) -> None:
@@ -140,21 +166,19 @@ class ChoiceStream:
             self._add_content(content)
 
     def _add_content(self, content: str) -> None:
-        if self._stops is None:
+        if self._filter.is_idle:
             self._content += content
             return
-        self._content += self._stops.push(content)
-        if self._stops.matched is not None:
-            self.stop_string = self._stops.matched
+        self._content += self._filter.push(content)
+        self._tool_calls += self._filter.take_calls()
 
-    def _flush_parsers(self) -> None:
+    def _flush_parsers(self, is_complete: bool) -> None:
         if self._parser is not None:
             reasoning, content = self._parser.flush()
             self._reasoning += reasoning
             if content:
                 self._add_content(content)
-        if self._stops is not None and self.stop_string is None:
-            self._content += self._stops.flush()
+        self._content += self._filter.flush(is_complete=is_complete)
 
 
 def _parser(options: StreamOptions) -> OutputParser | SegmentParser | None:

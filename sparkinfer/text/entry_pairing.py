@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from sparkinfer.request import ToolCallDelta
+
 
 class TokenEntry(NamedTuple):
     """Logprob of one token, None for a prompt's first; `top` holds (token_id, logprob), best first."""
@@ -21,13 +23,14 @@ class TokenEntry(NamedTuple):
 
 
 class Segment:
-    """Text of one kind with the entries of its tokens."""
+    """Text of one kind, or parts of calls, with the entries of its tokens."""
 
-    __slots__ = ("entries", "is_reasoning", "text")
+    __slots__ = ("entries", "is_reasoning", "text", "tool_calls")
 
     def __init__(self, is_reasoning: bool) -> None:
         self.is_reasoning = is_reasoning
         self.text = ""
+        self.tool_calls: list[ToolCallDelta] = []
         self.entries: list[TokenEntry] = []
 
 
@@ -69,9 +72,18 @@ class EntryPairing:
         for is_reasoning, piece in ((True, reasoning), (False, content)):
             if not piece:
                 continue
-            if not self.segments or self.segments[-1].is_reasoning != is_reasoning:
+            last = self.segments[-1] if self.segments else None
+            if last is None or last.is_reasoning != is_reasoning or last.tool_calls:
                 self.segments.append(Segment(is_reasoning))
             self.segments[-1].text += piece
+
+    def calls(self, tool_calls: Sequence[ToolCallDelta]) -> None:
+        """Parts of calls that may be shown, behind all text so far."""
+        if not tool_calls:
+            return
+        if not self.segments or not self.segments[-1].tool_calls:
+            self.segments.append(Segment(is_reasoning=False))
+        self.segments[-1].tool_calls += tool_calls
 
     def settle(self, num_held: int) -> None:
         """Give out the entries of tokens none of whose characters is among the last num_held, which are held back.

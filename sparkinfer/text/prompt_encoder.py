@@ -12,13 +12,17 @@ from pathlib import Path
 from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.errors import CheckpointError, RequestError, context_length_error
 from sparkinfer.grammar.grammar_spec import GrammarSpec
-from sparkinfer.request import ChatPrompt, Continuation, Prompt, Request, TextPrompt
+from sparkinfer.request import ChatPrompt, Continuation, OutputFormat, Prompt, Request, TextPrompt, ToolPolicy
 from sparkinfer.text.chat_template import ChatTemplate
 from sparkinfer.text.choice_stream import ReplyFormat, StreamOptions
+from sparkinfer.text.reply_options import content_options
 from sparkinfer.text.tokenizer import Tokenizer, without_lone_surrogates
+from sparkinfer.text.tool_prompt import instructed
+from sparkinfer.text.tool_protocols.protocol import tool_dialect
 
 logger = logging.getLogger("sparkinfer.text")
 
+_FREE = ToolPolicy()
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 
 # Tokens that open a turn, in the families of templates that have one.
@@ -46,7 +50,9 @@ class EncodedPrompt:
 class PromptEncoder:
     """Template and tokenizer of the served model."""
 
-    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate) -> None:
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate, tool_protocol: str = "auto") -> None:
+        """tool_protocol: [model] tool_protocol."""
+        self.dialect = tool_dialect(template.source, tool_protocol)
         self.tokenizer = tokenizer
         self._template = template
         self._reply_format = _reply_format(tokenizer)
@@ -57,28 +63,32 @@ class PromptEncoder:
         self._turn_openers = frozenset(structural[text] for text in TURN_OPENERS if text in structural)
 
     @classmethod
-    def from_gguf(cls, gguf: GGUFFile, tokenizer_file: Path | None = None) -> PromptEncoder:
+    def from_gguf(
+        cls, gguf: GGUFFile, tokenizer_file: Path | None = None, tool_protocol: str = "auto"
+    ) -> PromptEncoder:
         """From the file's own metadata, or with the tokenizer.json given instead. Raises CheckpointError."""
         if tokenizer_file is not None:
             tokenizer = Tokenizer.from_file(tokenizer_file, gguf.metadata, gguf.path)
             _check_vocab_size(tokenizer, tokenizer_file, gguf)
         else:
             tokenizer = Tokenizer.from_metadata(gguf.metadata, gguf.path)
-        return cls(tokenizer, ChatTemplate.from_metadata(gguf.metadata, tokenizer, gguf.path))
+        return cls(tokenizer, ChatTemplate.from_metadata(gguf.metadata, tokenizer, gguf.path), tool_protocol)
 
     def encode_request(self, request: Request, max_model_len: int) -> EncodedPrompt:
         """Encode the prompt of `request` for a context of `max_model_len` tokens.
 
         Raises RequestError 400: template errors, unknown ids, an empty prompt, a prompt longer than the context.
         """
-        token_ids, text = self._encode(request.prompt, max_model_len)
+        prompt = self._instructed(request.prompt, request.tool_policy, request.output_format)
+        token_ids, text = self._encode(prompt, max_model_len)
         if not token_ids:
             raise RequestError(400, "the prompt is empty", param=_field(request.prompt))
         continued = self._continuation(request.continuation, max_model_len) if request.continuation else []
         self._check_fits(request, len(token_ids), len(continued), max_model_len)
         reply_format = self._reply_format if isinstance(request.prompt, ChatPrompt) else ReplyFormat.PLAIN
         starts_in_reasoning = reply_format is ReplyFormat.THINK and text.rstrip().endswith(THINK_OPEN)
-        stream = StreamOptions(request.stop, reply_format, starts_in_reasoning)
+        content = content_options(request, self.dialect.protocol)
+        stream = StreamOptions(content, reply_format, starts_in_reasoning)
         has_echo = request.echo and request.sampling.prompt_logprobs is None  # else it comes with them
         echo = (text or self.tokenizer.decode(token_ids)) if has_echo else ""
         openers = self._turn_openers
@@ -90,14 +100,25 @@ class PromptEncoder:
         )  # fmt: skip
 
     def _grammar_spec(self, request: Request, stream: StreamOptions) -> GrammarSpec | None:
-        if request.output_format is None:
+        offer = stream.content.offer
+        if request.output_format is None and offer is None:
             return None
+        prompt = request.prompt
+        is_muse = stream.reply_format is ReplyFormat.SEGMENTS
         return GrammarSpec(
             special_tokens=self._special_tokens,
+            protocol=self.dialect.protocol if offer is not None or is_muse else "",
             can_reason=stream.reply_format is ReplyFormat.THINK,
             starts_in_reasoning=stream.starts_in_reasoning,
+            tools=prompt.tools if isinstance(prompt, ChatPrompt) else (),
+            policy=request.tool_policy,
             output_format=request.output_format,
         )
+
+    def _instructed(self, prompt: Prompt, policy: ToolPolicy, output_format: OutputFormat | None) -> Prompt:
+        if not isinstance(prompt, ChatPrompt):
+            return prompt
+        return instructed(prompt, policy, output_format, self.dialect)
 
     def _continuation(self, continuation: Continuation, max_model_len: int) -> list[int]:
         """Its token ids. Raises RequestError 400 when there are none, or too many."""
@@ -119,9 +140,11 @@ class PromptEncoder:
         elif num_prompt_tokens + min(1, request.sampling.max_tokens) > max_model_len:
             raise context_length_error(max_model_len, num_prompt_tokens, _field(request.prompt))
 
-    def encode_with_text(self, prompt: Prompt) -> tuple[list[int], str]:
+    def encode_with_text(
+        self, prompt: Prompt, policy: ToolPolicy = _FREE, output_format: OutputFormat | None = None
+    ) -> tuple[list[int], str]:
         """Token ids and the text they stand for, however many they are. Raises RequestError 400 as above."""
-        token_ids, text = self._encode(prompt, None)
+        token_ids, text = self._encode(self._instructed(prompt, policy, output_format), None)
         return token_ids, text or self.tokenizer.decode(token_ids, skip_special=False)
 
     def _encode(self, prompt: Prompt, max_model_len: int | None) -> tuple[list[int], str]:

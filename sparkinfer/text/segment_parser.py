@@ -12,6 +12,8 @@ from __future__ import annotations
 import re
 from enum import Enum, auto
 
+from sparkinfer.text.markers import partial_length
+
 START, MESSAGE, END = "<|start|>", "<|message|>", "<|eom|>"
 SEGMENT_MARKERS = (START, MESSAGE, END)
 
@@ -83,7 +85,7 @@ class SegmentParser:
     def _read_body(self) -> str:
         ends = [(at, marker) for marker in (END, START) if (at := self._held.find(marker)) >= 0]
         if not ends:
-            cut = len(self._held) - max(_partial_length(self._held, marker) for marker in (END, START))
+            cut = len(self._held) - max(partial_length(self._held, marker) for marker in (END, START))
             body, self._held = self._held[:cut], self._held[cut:]
             return body
         at, marker = min(ends)
@@ -113,8 +115,3 @@ def _header_end(text: str) -> int:
     if rest.startswith(MESSAGE):
         return len(text) - len(rest) + len(MESSAGE)
     return -1 if MESSAGE.startswith(rest) else 0
-
-
-def _partial_length(text: str, marker: str) -> int:
-    """Length of the end of `text` that is a beginning of `marker`."""
-    return next((n for n in range(min(len(text), len(marker) - 1), 0, -1) if marker.startswith(text[-n:])), 0)

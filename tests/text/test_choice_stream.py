@@ -9,10 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkinfer.text.choice_stream import ChoiceStream, ReplyFormat, StreamOptions, TextDelta
+from sparkinfer.text.content_filter import ContentOptions
 from sparkinfer.text.entry_pairing import TokenEntry
 from sparkinfer.text.token_types import TokenType
 from sparkinfer.text.tokenizer import Tokenizer
 from sparkinfer.text.vocabulary import Vocabulary
+
+def stopping(stop: str) -> StreamOptions:
+    return StreamOptions(ContentOptions(stop=(stop,) if stop else ()))
+
 
 THINK = StreamOptions(reply_format=ReplyFormat.THINK)
 
@@ -47,7 +52,7 @@ def test_how_often_text_is_taken_changes_nothing(
     smollm2: Tokenizer, reasoning: str, content: str, stop: str, takes: list[bool]
 ) -> None:
     token_ids = smollm2.encode(f"<think>{reasoning}</think>{content}")
-    options = replace(THINK, stop=(stop,) if stop else ())
+    options = replace(THINK, content=stopping(stop).content)
     assert joined(run(smollm2, options, token_ids, takes)) == joined(run(smollm2, options, token_ids, [False]))
 
 
@@ -74,7 +79,7 @@ def test_each_delta_carries_the_entries_of_its_text(
 ) -> None:
     """At every point of the stream the entries so far spell the text so far, but for a last token cut in two."""
     token_ids = smollm2.encode(text)
-    deltas = run(smollm2, StreamOptions(stop=(stop,) if stop else ()), token_ids, takes)
+    deltas = run(smollm2, stopping(stop), token_ids, takes)
     shown = ""
     for i, delta in enumerate(deltas):
         shown += delta.content
@@ -113,7 +118,7 @@ def test_tokens_without_text_keep_their_entries(smollm2: Tokenizer) -> None:
 def test_the_token_that_completes_a_stop_string_has_no_entry(smollm2: Tokenizer) -> None:
     token_ids = smollm2.encode("one two three")
     for takes in ([True], [False]):
-        content, _, num_tokens, entries = joined(run(smollm2, StreamOptions(stop=(" two",)), token_ids, takes))
+        content, _, num_tokens, entries = joined(run(smollm2, stopping(" two"), token_ids, takes))
         assert (content, num_tokens, entries) == ("one", 2, token_ids[:1])
 
 
@@ -127,13 +132,13 @@ def test_reasoning_is_split_off_and_counted(smollm2: Tokenizer) -> None:
 
 
 def test_stop_strings_act_on_content_only(smollm2: Tokenizer) -> None:
-    options = replace(THINK, stop=("END",), starts_in_reasoning=True)
+    options = replace(THINK, content=stopping("END").content, starts_in_reasoning=True)
     deltas = run(smollm2, options, smollm2.encode("not END here</think>but END there"), [True])
     assert joined(deltas)[:2] == ("but ", "not END here")
 
 
 def test_tokens_after_a_stop_string_are_ignored(smollm2: Tokenizer) -> None:
-    stream = ChoiceStream(smollm2, StreamOptions(stop=("two",)))
+    stream = ChoiceStream(smollm2, stopping("two"))
     token_ids = smollm2.encode("one two three four")
     for token_id in token_ids:
         stream.push(token_id)
