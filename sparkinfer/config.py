@@ -53,6 +53,9 @@ class ServerConfig:
     vllm_metric_names: bool = False            # /metrics also under the names that vLLM uses
     sse_keepalive_s: int = _limited(15, low=0, high=300)       # 0: no keep-alive comments
     always_stream_usage: bool = True
+    responses_directory: str = ""              # of /v1/responses that clients store; empty: gone at the end of the run
+    max_stored_responses: int = _limited(1000, low=0, high=2**24)  # the oldest go first
+    stored_responses_mib: int = _limited(256, low=0, high=2**20)
     strip_billing_line: bool = True            # of Claude Code's system prompts, where it differs in every request
     drain_grace_s: float = _limited(30.0, low=0, high=86400)   # 0: wait for open requests as long as they take
     boot_timeout_s: float = _limited(600.0, low=1, high=86400)

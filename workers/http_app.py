@@ -6,6 +6,7 @@ Knows which handler serves which route; never what a handler does.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping
 
 from sparkinfer.api.openapi import OPERATIONS
@@ -13,7 +14,7 @@ from sparkinfer.config import ServerConfig
 from sparkinfer.errors import RequestError
 from workers.http_access_log import AccessLog
 from workers.http_api_keys import ApiKeys
-from workers.http_documents import MODEL_PREFIX, Documents
+from workers.http_documents import Documents
 from workers.http_exchange import Connection, Exchange, Response, Scope, error_response
 from workers.http_front_door import FrontDoor, request_id_of
 from workers.http_generations import Generations
@@ -25,6 +26,12 @@ log = logging.getLogger("http")
 Handler = Callable[[Exchange], Awaitable[Response | None]]
 Routes = Mapping[str, Mapping[str, Handler]]  # route template -> method -> handler
 
+# Routes with a part of their own in the path. The id of a model may have slashes in it.
+_PATTERNS = {
+    "/v1/models/{id}": re.compile(r"/v1/models/.+"),
+    "/v1/responses/{id}/input_items": re.compile(r"/v1/responses/[^/]+/input_items"),
+    "/v1/responses/{id}": re.compile(r"/v1/responses/[^/]+"),
+}
 _ANY_METHOD = "GET, HEAD, POST, OPTIONS"
 _OPEN_ROUTES = frozenset(operation.path for operation in OPERATIONS if not operation.needs_key)
 
@@ -63,9 +70,12 @@ class HttpApp:
 
     def _route(self, path: str) -> str:
         """The route template of a path, "other" when there is none."""
-        if path.startswith(MODEL_PREFIX):
-            return "/v1/models/{id}"
-        return path if path in self._routes else "other"
+        if path in self._routes:
+            return path
+        for template, pattern in _PATTERNS.items():
+            if pattern.fullmatch(path) and template in self._routes:
+                return template
+        return "other"
 
     async def _handle(self, route: str, exchange: Exchange) -> Response | None:
         self._front_door.check_host(exchange.scope)

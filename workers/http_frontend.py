@@ -93,7 +93,7 @@ class HttpFrontend:
         documents = Documents(self._service, self._generations, self._metrics, self._config, publish)
         access_log = AccessLog(self._context.spec.name, self._context.config.log.access)
         prompts = Prompts(self._generations, self._pool, self._ids)
-        surfaces = surface_routes(self._generations, prompts, self._config)
+        surfaces = surface_routes(self._generations, prompts, self._config, self._context.spec.run_dir)
         table = {**routes(documents, self._generations, prompts), **surfaces}
         app = HttpApp(self._config, table, self._keys, self._metrics, access_log)
         servers = [make_server(app, self._config)]

@@ -31,12 +31,13 @@ BlockKind = Literal["reasoning", "content", "call"]
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """A run of text of one kind, or one call: then `pieces` are its arguments."""
+    """A run of text of one kind, or one call: then `pieces` are its arguments. logprobs: of content, if asked for."""
 
     kind: BlockKind
     call_id: str = ""
     name: str = ""
     pieces: list[str] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
 
     @property
     def text(self) -> str:
@@ -53,11 +54,15 @@ class BlockSequence:
     def __init__(self) -> None:
         self.blocks: list[Block] = []
         self._whitespace = ""
+        self._logprobs: list[TokenLogprob] = []  # of content that has no block yet
 
     def add(self, delta: ReplyDelta) -> Iterator[tuple[Block, str]]:
         """What the delta adds, piece by piece; a block is new when it was not yet the last of `blocks`."""
         if delta.reasoning:
             yield self._extend("reasoning", delta.reasoning)
+        if delta.logprobs and not delta.reasoning:
+            is_open = bool(self.blocks) and self.blocks[-1].kind == "content"
+            (self.blocks[-1].logprobs if is_open else self._logprobs).extend(delta.logprobs)
         if delta.content:
             text = self._whitespace + delta.content
             if self.blocks and self.blocks[-1].kind == "content":
@@ -83,5 +88,7 @@ class BlockSequence:
         self._whitespace = ""
         if not self.blocks or self.blocks[-1].kind != kind:
             self.blocks.append(Block(kind))
+            if kind == "content":
+                self.blocks[-1].logprobs, self._logprobs = self._logprobs, []
         self.blocks[-1].pieces.append(text)
         return self.blocks[-1], text

@@ -184,7 +184,7 @@ class AppServer:
         prompts = Prompts(self.generations, self.pool, ids)
         table = {
             **routes(documents, self.generations, prompts),
-            **surface_routes(self.generations, prompts, self.config),
+            **surface_routes(self.generations, prompts, self.config, run_dir=""),
         }
         app = HttpApp(self.config, table, self.keys, metrics, access_log)
         config = dataclasses.replace(self.config, port=self.port)

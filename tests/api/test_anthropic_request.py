@@ -40,7 +40,8 @@ def result(call_id: str, **fields: Any) -> dict[str, Any]:
 
 
 def test_controls() -> None:
-    request = asked(temperature=0.3, top_p=0.9, top_k=7, stop_sequences=["a", "b", "c", "d", "e"]).generation.requests[0]
+    stops = ["a", "b", "c", "d", "e"]
+    request = asked(temperature=0.3, top_p=0.9, top_k=7, stop_sequences=stops).generation.requests[0]
     assert (request.sampling.max_tokens, request.sampling.temperature) == (10, 0.3)
     assert (request.sampling.top_p, request.sampling.top_k, request.stop) == (0.9, 7, ("a", "b", "c", "d", "e"))
 
@@ -112,7 +113,8 @@ def test_an_agent_turn_and_its_results() -> None:
         ]},
         {"role": "user", "content": [
             {"type": "text", "text": "And quickly."},
-            result("toolu_2", content=[{"type": "text", "text": "no"}, {"type": "text", "text": "clock"}], is_error=True),
+            result("toolu_2", is_error=True,
+                   content=[{"type": "text", "text": "no"}, {"type": "text", "text": "clock"}]),
             result("toolu_1", content="18 C"),
         ]},
     )  # fmt: skip

@@ -195,8 +195,12 @@ def test_the_doors_own_errors_have_the_apis_shape(app: AppServer, http: httpx.Cl
     assert [reply.status_code for reply in replies] == [401, 413, 405, 404, 400]
     kinds = [reply.json()["error"]["type"] for reply in replies]
     assert kinds == [
-        "authentication_error", "request_too_large", "invalid_request_error", "not_found_error", "invalid_request_error",
-    ]  # fmt: skip
+        "authentication_error",
+        "request_too_large",
+        "invalid_request_error",
+        "not_found_error",
+        "invalid_request_error",
+    ]
     assert all(reply.json()["type"] == "error" for reply in replies)
 
 

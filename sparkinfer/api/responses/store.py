@@ -1,0 +1,113 @@
+"""Responses that clients asked to keep: a bounded SQLite database that several processes share.
+
+Knows no HTTP. Every call takes a few milliseconds at most, so an event loop may wait for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from sparkinfer.errors import ConfigError, RequestError
+
+log = logging.getLogger("responses")
+
+BUSY_S = 2.0  # while another process writes
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS responses (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    owner INTEGER NOT NULL,
+    num_bytes INTEGER NOT NULL,
+    response BLOB NOT NULL,
+    input BLOB NOT NULL
+)
+"""
+# The newest ones that fit both limits stay.
+_EVICT = """
+DELETE FROM responses WHERE number <= (
+    SELECT max(number) FROM (
+        SELECT number, row_number() OVER newest AS place, sum(num_bytes) OVER newest AS total FROM responses
+        WINDOW newest AS (ORDER BY number DESC)
+    ) WHERE place > ? OR total > ?
+)
+"""
+
+
+class StoredResponse(NamedTuple):
+    """A response and the input that led to it, earlier turns included; both as the API spells them."""
+
+    response: dict[str, Any]
+    input: list[dict[str, Any]]
+
+
+class ResponseStore:
+    """What is stored belongs to an owner, and exists for nobody else. The oldest go when there is no room."""
+
+    def __init__(self, path: str, max_responses: int, max_bytes: int) -> None:
+        """path: of the database, ":memory:" for one of this process alone. Raises ConfigError if it cannot be used."""
+        self._max_responses = max_responses
+        self._max_bytes = max_bytes
+        try:
+            self._database = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
+            self._database.execute("PRAGMA journal_mode=WAL")
+            self._database.execute("PRAGMA synchronous=NORMAL")
+            self._database.execute(_SCHEMA)
+        except sqlite3.Error as error:
+            raise ConfigError(f"[server] responses_directory: {path}: {error}") from None
+
+    def put(self, owner: int, stored: StoredResponse) -> None:
+        """Keep a finished response. A full disk costs the response its keeping, and nothing else."""
+        response = msgspec.json.encode(stored.response)
+        items = msgspec.json.encode(stored.input)
+        row = (stored.response["id"], owner, len(response) + len(items), response, items)
+        try:
+            with self._database:
+                self._database.execute(
+                    "INSERT INTO responses (id, owner, num_bytes, response, input) VALUES (?, ?, ?, ?, ?)", row
+                )
+                self._database.execute(_EVICT, (self._max_responses, self._max_bytes))
+        except sqlite3.Error as error:
+            log.error("%s was not stored: %s", stored.response["id"], error)
+
+    def get(self, owner: int, response_id: str) -> StoredResponse:
+        """RequestError(404) when there is none of that id."""
+        for response, items in self._select(owner, response_id):
+            return StoredResponse(msgspec.json.decode(response), msgspec.json.decode(items))
+        raise RequestError(404, f"Response with id {response_id[:64]!r} not found.", code="response_not_found")
+
+    def delete(self, owner: int, response_id: str) -> None:
+        """RequestError(404) when there is none of that id."""
+        self.get(owner, response_id)
+        with self._database:
+            self._database.execute("DELETE FROM responses WHERE id = ? AND owner = ?", (response_id, owner))
+
+    def history(self, owner: int, response_id: str) -> list[dict[str, Any]]:
+        """All items up to and with that response; RequestError(400), as the API has it, when there is none."""
+        try:
+            stored = self.get(owner, response_id)
+        except RequestError:
+            raise RequestError(
+                400,
+                f"Previous response with id {response_id[:64]!r} not found. Responses are stored where a request "
+                'says "store": true, as long as there is room.',
+                param="previous_response_id",
+                code="previous_response_not_found",
+            ) from None
+        return [*stored.input, *stored.response["output"]]
+
+    def close(self) -> None:
+        self._database.close()
+
+    def _select(self, owner: int, response_id: str) -> Sequence[tuple[bytes, bytes]]:
+        try:
+            return self._database.execute(
+                "SELECT response, input FROM responses WHERE id = ? AND owner = ?", (response_id, owner)
+            ).fetchall()
+        except sqlite3.Error as error:
+            log.error("stored responses cannot be read: %s", error)
+            raise RequestError(503, "Stored responses cannot be read at the moment") from None
