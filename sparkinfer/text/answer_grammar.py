@@ -1,5 +1,10 @@
 """The grammar of a whole answer: reasoning first, then what the request asks for. Knows wishes; never tokens.
 
+    answer  = [ reasoning ] ( content | [ content ] calls )          functions may be called
+            | [ reasoning ] ( formatted | calls )                    and content has a form
+            | [ reasoning ] calls                                    and one must be
+            | [ reasoning ] ( content | formatted )                  none may be
+
 Runs where it may take long: a client's schema can be as large and as twisted as it likes.
 """
 
@@ -12,7 +17,7 @@ from llguidance.gbnf_to_lark import any_to_lark
 from sparkinfer.errors import RequestError
 from sparkinfer.grammar.grammar_spec import GrammarSpec
 from sparkinfer.grammar.json_schema import json_object_rule, json_rule
-from sparkinfer.grammar.output_grammar import OutputGrammar, Rule, assemble, choice_rule, marker, text_without
+from sparkinfer.grammar.output_grammar import OutputGrammar, Rule, assemble, choice_rule, literal, marker, text_without
 from sparkinfer.request import (
     ChoiceFormat,
     GrammarFormat,
@@ -21,24 +26,80 @@ from sparkinfer.request import (
     OutputFormat,
     RegexFormat,
 )
+from sparkinfer.text.tool_protocols.call_grammar import MARKUP, CallSite, Rules, call_rules, opening_tag
+from sparkinfer.text.tool_protocols.protocol import ToolProtocol
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 
 
 def answer_grammar(spec: GrammarSpec) -> OutputGrammar:
     """What an answer to a request of `spec` may be. Raises RequestError 400 naming the field that is to blame."""
-    assert spec.output_format is not None
-    rules: dict[str, Rule | str] = {"start": reasoning(spec) + "answer", "answer": format_rule(spec.output_format)}
-    if spec.starts_in_reasoning:
-        rules["REASONING"] = text_without([THINK_OPEN, THINK_CLOSE])
-    return assemble(rules)
+    rules: Rules = {"start": ""}
+    calls = _calls(spec, rules)
+    answer = _answer(spec, rules)
+    if spec.protocol == ToolProtocol.MUSE:
+        rules["start"] = _segments(spec, answer, calls)
+    else:
+        rules["start"] = _reasoning(spec) + _body(spec, rules, answer, calls)
+    text = text_without(MARKUP[spec.protocol])
+    return assemble(rules | {"TEXT": text, "REASONING": text, "SEPARATOR": r"/\n{1,2}/"})
 
 
-def reasoning(spec: GrammarSpec) -> str:
-    """The section that comes before an answer, "" without one; it needs a terminal REASONING."""
-    if not spec.starts_in_reasoning:
+def _calls(spec: GrammarSpec, rules: Rules) -> list[tuple[int, str]]:
+    """Rules for the calls that may be made; place and name of each function."""
+    if spec.policy.choice == "none":
+        return []
+    allowed = spec.policy.allowed
+    tools = tuple((i, tool) for i, tool in enumerate(spec.tools) if not allowed or tool.name in allowed)
+    rules |= call_rules(spec.protocol, CallSite(tools, spec.special_tokens))
+    return [(i, tool.name) for i, tool in tools]
+
+
+def _answer(spec: GrammarSpec, rules: Rules) -> str:
+    """What stands in the place of content; "" where a function must be called."""
+    if spec.tools and spec.policy.choice == "required":
         return ""
-    return f'REASONING {marker(THINK_CLOSE, spec.special_tokens)} /\\n{{0,2}}/ '
+    if spec.output_format is None:
+        return "TEXT"
+    rules["formatted"] = format_rule(spec.output_format)
+    return "formatted"
+
+
+def _reasoning(spec: GrammarSpec) -> str:
+    """The section that comes before an answer, "" without one."""
+    if not (spec.starts_in_reasoning or spec.can_reason):
+        return ""
+    section = f"REASONING {marker(THINK_CLOSE, spec.special_tokens)} /\\n{{0,2}}/"
+    return f"{section} " if spec.starts_in_reasoning else f"({marker(THINK_OPEN, spec.special_tokens)} {section})? "
+
+
+def _body(spec: GrammarSpec, rules: Rules, answer: str, calls: list[tuple[int, str]]) -> str:
+    """Everything behind the reasoning. A tag that the model has no token for ends the text before it."""
+    if not calls:
+        return f"({answer})"
+    opening = opening_tag(spec.protocol)
+    tag = marker(opening, spec.special_tokens)
+    is_token = opening in spec.special_tokens
+    rules["call"] = " | ".join(f"call{i}" for i, _ in calls)
+    rules["calls"] = f"call (SEPARATOR {tag} call)* SEPARATOR?" if spec.policy.parallel else "call SEPARATOR?"
+    if answer != "TEXT":
+        return f"({answer} | {tag} calls)" if answer else f"({tag} calls)"
+    if is_token:
+        return f"(TEXT | TEXT {tag} calls)"
+    rules["LEAD"] = f"TEXT {literal(opening)}"
+    return "(TEXT | LEAD calls)"
+
+
+def _segments(spec: GrammarSpec, answer: str, calls: list[tuple[int, str]]) -> str:
+    """Muse Glimmer's: each part is addressed to somebody. The prompt has opened the first segment."""
+    start, message, end = (marker(text, spec.special_tokens) for text in ("<|start|>", "<|message|>", "<|eom|>"))
+    turn = f'{end} {start} "assistant"'
+    parts = [f'" to=user" {message} {answer}'] if answer else []
+    if calls:
+        tag = literal(opening_tag(spec.protocol))
+        segments = " | ".join(f"{literal(f' to={name}')} {message} {tag} call{i}" for i, name in calls)
+        parts.append(f"({segments}) ({turn} ({segments}))*" if spec.policy.parallel else f"({segments})")
+    return f'(" to=self" {message} REASONING {turn})? ({" | ".join(parts)})'
 
 
 def format_rule(output_format: OutputFormat) -> Rule:

@@ -96,10 +96,11 @@ class PromptEncoder:
         token_ids += continued
         return EncodedPrompt(
             token_ids, max_model_len - len(token_ids), stream, turn_starts, echo, len(continued),
-            self._grammar_spec(request, stream),
+            self._grammar_spec(request, stream, text),
         )  # fmt: skip
 
-    def _grammar_spec(self, request: Request, stream: StreamOptions) -> GrammarSpec | None:
+    def _grammar_spec(self, request: Request, stream: StreamOptions, text: str) -> GrammarSpec | None:
+        """text: the prompt's, which may have closed the section of reasoning already."""
         offer = stream.content.offer
         if request.output_format is None and offer is None:
             return None
@@ -108,7 +109,7 @@ class PromptEncoder:
         return GrammarSpec(
             special_tokens=self._special_tokens,
             protocol=self.dialect.protocol if offer is not None or is_muse else "",
-            can_reason=stream.reply_format is ReplyFormat.THINK,
+            can_reason=stream.reply_format is ReplyFormat.THINK and not text.rstrip().endswith(THINK_CLOSE),
             starts_in_reasoning=stream.starts_in_reasoning,
             tools=prompt.tools if isinstance(prompt, ChatPrompt) else (),
             policy=request.tool_policy,

@@ -39,6 +39,11 @@ class Tags:
     has_framing: bool
     is_repeated: bool                 # several functions may stand between open and close
 
+    @property
+    def value_lead(self) -> str:
+        """What stands on both sides of a value."""
+        return "\n" if self.has_framing else ""
+
 
 QWEN_TAGS = Tags(
     "<tool_call>", "<function=", "<parameter=", ">", "</parameter>", "</function>", "</tool_call>",
