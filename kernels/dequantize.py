@@ -11,8 +11,8 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.launch import has_dp4a, row_tile
-from kernels.quant_dot import load_tile, unpack_scales, unpack_words
-from kernels.quant_format import QuantFormat, QuantWeight
+from kernels.quant_dot import chunk_columns, has_minimum, load_tile, unpack_scales, unpack_words
+from kernels.quant_format import QuantWeight
 
 
 @triton.jit
@@ -38,9 +38,9 @@ def _dequantize_kernel(
     tile = load_tile(FMT, q_ptr, h_ptr, s_ptr, d_ptr, row, chunk, COLS)
     low, high = unpack_words(FMT, tile, NATIVE)
     scale, scale_high, minimum = unpack_scales(FMT, tile)
-    CHUNK: tl.constexpr = 16 if FMT == 8 else 32
+    CHUNK: tl.constexpr = chunk_columns(FMT)
     MINUS: tl.constexpr = 32.0 if FMT == 14 else 0.0
-    HAS_MINIMUM: tl.constexpr = FMT == 2 or FMT == 3 or FMT == 6 or FMT == 7 or FMT == 12 or FMT == 13
+    HAS_MINIMUM: tl.constexpr = has_minimum(FMT)
     if not HAS_MINIMUM:
         minimum = tl.zeros_like(scale)
     column = (chunk * CHUNK)[:, None, None, None] + tl.arange(0, 16)[None, None, None, :]
@@ -53,11 +53,11 @@ def _dequantize_kernel(
 def dequantize(weight: QuantWeight, out: Tensor) -> None:
     """Write the whole matrix.
 
-    weight:  any format but F32
+    weight:  a format with blocks
     out:     [num_rows, num_cols] f16, bf16 or f32, contiguous
     """
-    if weight.format == QuantFormat.F32:
-        raise ValueError("an F32 matrix needs no dequantisation")
+    if weight.format.is_float:
+        raise ValueError(f"a matrix in {weight.format.name} needs no dequantisation")
     tile = row_tile(weight.format, weight.num_cols, 4, 1)
     num_chunks = weight.num_cols // weight.format.chunk
     _dequantize_kernel[(triton.cdiv(weight.num_rows, tile.row_lanes), num_chunks // tile.chunks)](

@@ -20,7 +20,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.activation import LEVELS, rms_factor, store_bytes
 from kernels.launch import has_dp4a, row_tile
-from kernels.quant_dot import dot_rows, first_tiles
+from kernels.quant_dot import dot_rows, first_tiles, is_float
 from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
 from kernels.quant_mma import first_groups, mma_rows, warp_rows
 
@@ -29,7 +29,7 @@ MIN_ROWS, MAX_ROWS = 5, 8  # up to four rows the vector kernels were faster on a
 
 def fits(x: QuantActivation, weights: Sequence[QuantWeight]) -> bool:
     """Whether these kernels should take the product: five to eight rows, whole groups of columns."""
-    quantised = [w for w in weights if w.format != QuantFormat.F32]
+    quantised = [w for w in weights if not w.format.is_float]
     return MIN_ROWS <= x.num_tokens <= MAX_ROWS and bool(quantised) and all(
         w.num_cols % (64 if w.format == QuantFormat.Q8_0 else 128) == 0 and w.num_rows >= 16 for w in quantised
     )
@@ -66,7 +66,7 @@ def _segment(
     ss_ptr, eps, COLS: tl.constexpr, M: tl.constexpr, W: tl.constexpr, DEPTH: tl.constexpr, NORM: tl.constexpr,
     NATIVE: tl.constexpr, PDL: tl.constexpr,
 ):
-    if FMT == 0:  # F32: one row a program, on the ordinary units
+    if is_float(FMT):  # one row a program, on the ordinary units
         row = program + tl.zeros((1, 1), tl.int32)
         tiles = first_tiles(FMT, q_ptr, h_ptr, s_ptr, d_ptr, row, COLS, W * 32, 1)
         if PDL:
@@ -189,10 +189,10 @@ def few_rows_gemv(
 ) -> None:
     """`quant_gemv` where `fits` says so."""
     num_warps = num_warps or _warps(x.num_cols)
-    programs = [w.num_rows if w.format == QuantFormat.F32 else -(-w.num_rows // 16) for w in weights]
-    if QuantFormat.F32 in [w.format for w in weights]:
-        num_warps = min(num_warps, row_tile(QuantFormat.F32, x.num_cols, 1, 1, 1, 32 * num_warps).chunks // 32)
-    depth = depth or min(_depth(w.format, x.num_cols, num_warps) for w in weights if w.format != QuantFormat.F32)
+    programs = [w.num_rows if w.format.is_float else -(-w.num_rows // 16) for w in weights]
+    for kind in {w.format for w in weights if w.format.is_float}:
+        num_warps = min(num_warps, row_tile(kind, x.num_cols, 1, 1, 1, 32 * num_warps).chunks // 32)
+    depth = depth or min(_depth(w.format, x.num_cols, num_warps) for w in weights if not w.format.is_float)
     missing = 3 - len(weights)
     padded = [*weights, *[weights[0]] * missing]
     formats = [int(w.format) for w in weights] + [-1] * missing

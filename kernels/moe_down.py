@@ -17,7 +17,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.activation import emit_block
 from kernels.launch import RowTile, block_tile, has_dp4a
-from kernels.quant_dot import dot_chunk, load_tile, unpack_scales, unpack_words
+from kernels.quant_dot import chunk_columns, dot_chunk, load_tile, unpack_scales, unpack_words
 from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
 
 
@@ -29,7 +29,7 @@ def _slots(
     T: tl.constexpr, NATIVE: tl.constexpr,
 ):
     """sum over SLOTS slots of weight * (down h), [W, RT] f32, for rows `local`; chunks of all slots end to end."""
-    PER_SLOT: tl.constexpr = FFN // (16 if FMT == 8 else 32)
+    PER_SLOT: tl.constexpr = FFN // chunk_columns(FMT)
     STEPS: tl.constexpr = (SLOTS * PER_SLOT + T - 1) // T
     zero = tl.arange(0, W) * 0
     # Ids first, then every load that depends on them, then the arithmetic: one latency each, not one per step.

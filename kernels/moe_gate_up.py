@@ -47,9 +47,9 @@ def _gate_up(
     DEPTH: tl.constexpr, NATIVE: tl.constexpr,
 ):
     factor = rms_factor(ss_ptr, tl.arange(0, row.shape[0]) * 0, eps, COLS)[:, None]
-    gate = dot_rows(FMT, gate_tiles, gq_ptr, gh_ptr, gs_ptr, gd_ptr, row, x_ptr, xs_ptr, xm_ptr, xs_ptr, COLS, 1, T,
+    gate = dot_rows(FMT, gate_tiles, gq_ptr, gh_ptr, gs_ptr, gd_ptr, row, x_ptr, xs_ptr, xm_ptr, None, COLS, 1, T,
                     DEPTH, NATIVE)[0] * factor
-    up = dot_rows(FMT, up_tiles, uq_ptr, uh_ptr, us_ptr, ud_ptr, row, x_ptr, xs_ptr, xm_ptr, xs_ptr, COLS, 1, T, DEPTH,
+    up = dot_rows(FMT, up_tiles, uq_ptr, uh_ptr, us_ptr, ud_ptr, row, x_ptr, xs_ptr, xm_ptr, None, COLS, 1, T, DEPTH,
                   NATIVE)[0] * factor
     h = gate / (1.0 + tl.exp(-gate)) * up
     quantize_block(tl.reshape(h, (16,)), block, v_ptr, ys_ptr, ym_ptr, FFN)

@@ -14,6 +14,7 @@ import triton.language as tl
 from kernels.activation import group_factor
 
 F32 = tl.constexpr(0)
+F16 = tl.constexpr(1)
 Q4_0 = tl.constexpr(2)
 Q4_1 = tl.constexpr(3)
 Q5_0 = tl.constexpr(6)
@@ -24,7 +25,9 @@ Q5_K = tl.constexpr(13)
 Q6_K = tl.constexpr(14)
 IQ4_NL = tl.constexpr(20)
 IQ4_XS = tl.constexpr(23)
+BF16 = tl.constexpr(30)
 MXFP4 = tl.constexpr(39)
+NVFP4 = tl.constexpr(40)
 
 
 # prmt lookup of the eight nibbles of $2 in the 16 bytes $3 $4 $5 $6: $0 low nibbles' values, $1 high nibbles'
@@ -91,6 +94,13 @@ def _high_half(word):
 
 
 @triton.jit
+def _e4m3(byte):
+    """Half of an unsigned E4M3 number, as f32: an f16 with an exponent 8 too small. 0x7F stands for zero."""
+    value = ((byte & 0x7F) << 7).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+    return tl.where(byte == 0x7F, 0.0, value * 128.0)
+
+
+@triton.jit
 def _pick(nibble, T0: tl.constexpr, T1: tl.constexpr, T2: tl.constexpr, T3: tl.constexpr):
     """Byte `nibble` of the 16-byte table, as the low byte of a word."""
     word = tl.where(nibble < 4, T0, tl.where(nibble < 8, T1, tl.where(nibble < 12, T2, T3))).to(tl.int32)
@@ -117,20 +127,35 @@ def _table(q, T0: tl.constexpr, T1: tl.constexpr, T2: tl.constexpr, T3: tl.const
     return low, high
 
 
+@triton.constexpr_function
+def is_float(fmt):
+    return fmt in (0, 1, 30)
+
+
+@triton.constexpr_function
+def has_minimum(fmt):
+    return fmt in (2, 3, 6, 7, 12, 13)
+
+
+@triton.constexpr_function
+def chunk_columns(fmt):
+    """Columns behind a 16-byte load: quant_format.QuantFormat.chunk."""
+    return {0: 4, 1: 8, 30: 8, 8: 16}.get(fmt, 32)
+
+
 @triton.jit
 def load_tile(FMT: tl.constexpr, q_ptr, h_ptr, s_ptr, d_ptr, rows, chunk, COLS: tl.constexpr):
     """A tile as it lies in memory, for `unpack_tile`; issue it early, it depends on nothing but addresses.
 
     rows:    [1 or T, W, RT] int64
-    chunk:   [T] int; 4 columns each for F32, 16 for Q8_0, else 32
-    returns  (quants [T, W, RT, 4], high bits, more high bits, scales, supers), each of the last four [T, W, RT] or,
-    where
-             the format has none, the quants again
+    chunk:   [T] int; chunk_columns each
+    returns  (quants [T, W, RT, 4] or plain numbers [T, W, RT, columns], high bits, more high bits, scales, supers),
+             each of the last four [T, W, RT] or, where the format has none, the quants again
     """
-    word = tl.arange(0, 4)[None, None, None, :]
     place = chunk[:, None, None]
-    WORDS: tl.constexpr = COLS if FMT == F32 else (COLS // 4 if FMT == Q8_0 else COLS // 8)
-    q = tl.load(q_ptr + (rows * WORDS + place * 4)[:, :, :, None] + word)
+    ITEMS: tl.constexpr = chunk_columns(FMT) if is_float(FMT) else 4  # of the plane in a chunk
+    ROW: tl.constexpr = COLS // chunk_columns(FMT) * ITEMS
+    q = tl.load(q_ptr + (rows * ROW + place * ITEMS)[:, :, :, None] + tl.arange(0, ITEMS)[None, None, None, :])
     bits = q
     more_bits = q
     scale = q
@@ -143,26 +168,28 @@ def load_tile(FMT: tl.constexpr, q_ptr, h_ptr, s_ptr, d_ptr, rows, chunk, COLS: 
         more_bits = tl.load(bits_ptr + 1)
     # The coalescer must not see that lanes' scales are neighbours: it would vectorise their loads, and they would have
     # to be exchanged through shared memory to meet their quants.
-    if FMT != F32:
+    if not is_float(FMT):
         block = tl.max_contiguous(rows * (COLS // 32) + (place // 2 if FMT == Q8_0 else place), [1, 1, 1])
         scale = tl.load(s_ptr + block)
     if FMT == Q4_K or FMT == Q5_K or FMT == Q6_K or FMT == IQ4_XS:
         super_scale = tl.load(d_ptr + tl.max_contiguous(rows * (COLS // 256) + place // 8, [1, 1, 1]))
+    if FMT == NVFP4:
+        super_scale = tl.load(d_ptr + tl.max_contiguous(rows + place * 0, [1, 1, 1]))
     return q, bits, more_bits, scale, super_scale
 
 
 @triton.jit
 def unpack_words(FMT: tl.constexpr, tile, NATIVE: tl.constexpr):
     """(words of columns 0..15, words of columns 16..31) of a tile, [T, W, RT, 4] int32, four integers to a word;
-    for Q8_0 twice the same."""
+    for Q8_0 twice the same; plain numbers as they are."""
     q = tile[0]
     word = tl.arange(0, 4)[None, None, None, :]
-    if FMT == Q8_0:
+    if FMT == Q8_0 or is_float(FMT):
         low = q
         high = q
     elif FMT == IQ4_NL or FMT == IQ4_XS:
         low, high = _table(q, -1079142271, -152379953, 0x26190D01, 0x71594535, NATIVE)
-    elif FMT == MXFP4:
+    elif FMT == MXFP4 or FMT == NVFP4:
         low, high = _table(q, 0x03020100, 0x0C080604, -33620224, -185009412, NATIVE)
     else:
         low = q & 0x0F0F0F0F
@@ -200,6 +227,15 @@ def unpack_scales(FMT: tl.constexpr, tile):
         scale = tile[4].to(tl.float32) * raw.to(tl.float32)
         scale_high = scale
         minimum = scale
+    elif is_float(FMT):
+        scale = raw
+        scale_high = raw
+        minimum = raw
+    elif FMT == NVFP4:
+        raw = raw.to(tl.int32)
+        scale = _e4m3(raw & 0xFF) * tile[4]
+        scale_high = _e4m3((raw >> 8) & 0xFF) * tile[4]
+        minimum = scale
     elif FMT == MXFP4:
         scale = (tl.maximum(raw.to(tl.int32) - 1, 0) << 23).to(tl.float32, bitcast=True)
         scale_high = scale
@@ -220,17 +256,25 @@ def _dot_block(words, x_words, COLS: tl.constexpr, NATIVE: tl.constexpr):
 
 
 @triton.jit
-def dot_chunk(
+def _dot_floats(FMT: tl.constexpr, weights, x_ptr, xs_ptr, chunk, x_row, zero, COLS: tl.constexpr):
+    """Products of plain numbers [T, W, RT, columns] with an activation row's integers -> [T, W, RT] f32."""
+    ITEMS: tl.constexpr = chunk_columns(FMT)
+    block = chunk * ITEMS // 16
+    place = (block % 2) * (COLS // 32) + block // 2
+    byte = x_row * (2 * COLS) + place * 16 + chunk * ITEMS % 16
+    item = tl.arange(0, ITEMS)[None, None, None, :] + zero[None, :, None, None]
+    bytes_ptr = x_ptr.to(tl.pointer_type(tl.int8)) + byte[:, None, None, None] + item
+    x = 256.0 * tl.load(bytes_ptr).to(tl.float32) + tl.load(bytes_ptr + COLS).to(tl.float32)
+    scale = tl.load(xs_ptr + tl.max_contiguous((x_row * (COLS // 16) + place)[:, None, None] + zero[None, :, None],
+                                               [1, 1, 1]))
+    return tl.sum(weights.to(tl.float32) * x, axis=3) * scale
+
+
+@triton.jit
+def _dot_integers(
     FMT: tl.constexpr, low, high, scale, scale_high, minimum, x_ptr, xs_ptr, xm_ptr, chunk, x_row, zero,
     COLS: tl.constexpr, NATIVE: tl.constexpr,
 ):
-    """Products of a tile with one activation row.
-
-    x_ptr:   the rows' two planes of bytes as int32 words; xs_ptr, xm_ptr: their scales and scaled sums per 16 columns
-    x_row:   [T] int, the activation row that each chunk meets
-    zero:    [W] zeros, which give each warp its own copy of the activations (no exchange between warps)
-    returns  [T, W, RT] f32
-    """
     word = tl.arange(0, 4)[None, None, None, :] + zero[None, :, None, None]
     if FMT == Q8_0:
         chunk = (chunk % 2) * (COLS // 32) + chunk // 2
@@ -246,11 +290,33 @@ def dot_chunk(
             first -= 32.0 * tl.load(xm_ptr + place)
             second -= 32.0 * tl.load(xm_ptr + odd)
             result = first * scale + second * scale_high
+        elif FMT == NVFP4:
+            result = first * scale + second * scale_high
         elif FMT == IQ4_NL or FMT == IQ4_XS or FMT == MXFP4:
             result = (first + second) * scale
         else:
             sums = tl.load(xm_ptr + place) + tl.load(xm_ptr + odd)
             result = (first + second) * scale - minimum * sums
+    return result
+
+
+@triton.jit
+def dot_chunk(
+    FMT: tl.constexpr, low, high, scale, scale_high, minimum, x_ptr, xs_ptr, xm_ptr, chunk, x_row, zero,
+    COLS: tl.constexpr, NATIVE: tl.constexpr,
+):
+    """Products of a tile, unpacked, with one activation row.
+
+    x_ptr:   the rows' two planes of bytes as int32 words; xs_ptr, xm_ptr: their scales and scaled sums per 16 columns
+    x_row:   [T] int, the activation row that each chunk meets
+    zero:    [W] zeros, which give each warp its own copy of the activations (no exchange between warps)
+    returns  [T, W, RT] f32
+    """
+    if is_float(FMT):
+        result = _dot_floats(FMT, low, x_ptr, xs_ptr, chunk, x_row, zero, COLS)
+    else:
+        result = _dot_integers(FMT, low, high, scale, scale_high, minimum, x_ptr, xs_ptr, xm_ptr, chunk, x_row, zero,
+                               COLS, NATIVE)
     return result
 
 
@@ -273,7 +339,7 @@ def _add_tile(
 ):
     """sums[m] + (tile times activation row m), [T, W, RT] f32 each."""
     new_sums = ()
-    if FMT == F32:
+    if FMT == F32 and xp_ptr is not None:
         column = (chunk * 4)[:, None, None, None] + tl.arange(0, 4)[None, None, None, :] + zero[None, :, None, None]
         for m in tl.static_range(M):
             x = tl.load(xp_ptr + m * COLS + column)
@@ -287,7 +353,7 @@ def _add_tile(
                 xm_ptr + m * (COLS // 16), chunk, tl.zeros_like(chunk), zero, COLS, NATIVE,
             )
             if GROUP > 0:
-                factor = group_factor(ss_ptr + m * (COLS // 16), chunk, zero, eps, 16 if FMT == Q8_0 else 32, GROUP)
+                factor = group_factor(ss_ptr + m * (COLS // 16), chunk, zero, eps, chunk_columns(FMT), GROUP)
                 product = product * factor[:, :, None]
             new_sums = new_sums + (sums[m] + product,)
     return new_sums
@@ -305,11 +371,12 @@ def dot_rows(
     DEPTH tiles are on their way while one is consumed; `tiles` are the first of them. Summed in f32 over fixed
     positions:
     neither M nor the grid changes a bit of the result.
+    xp_ptr: the plain activations, for F32 matrices; None: they take the integers too.
     GROUP > 0: the activation's columns carry an RMS factor per GROUP columns, from their partial sums at ss_ptr.
     """
     W: tl.constexpr = row.shape[0]
     RT: tl.constexpr = row.shape[1]
-    STEPS: tl.constexpr = COLS // (4 if FMT == F32 else (16 if FMT == Q8_0 else 32)) // T
+    STEPS: tl.constexpr = COLS // chunk_columns(FMT) // T
     zero = tl.arange(0, W) * 0
     rows = row[None, :, :].to(tl.int64)
     chunk = tl.arange(0, T)

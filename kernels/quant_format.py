@@ -18,6 +18,7 @@ class QuantFormat(IntEnum):
     """Formats a kernel can read; the numbers are ggml's type ids (GGUF specification, table of tensor types)."""
 
     F32 = 0
+    F16 = 1
     Q4_0 = 2
     Q4_1 = 3
     Q5_0 = 6
@@ -28,25 +29,34 @@ class QuantFormat(IntEnum):
     Q6_K = 14
     IQ4_NL = 20
     IQ4_XS = 23
+    BF16 = 30
     MXFP4 = 39
+    NVFP4 = 40
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it has plain numbers, no blocks."""
+        return self in (QuantFormat.F32, QuantFormat.F16, QuantFormat.BF16)
 
     @property
     def chunk(self) -> int:
         """Elements behind one 16-byte load of the quants plane."""
-        return {QuantFormat.F32: 4, QuantFormat.Q8_0: 16}.get(self, 32)
+        sizes = {QuantFormat.F32: 4, QuantFormat.F16: 8, QuantFormat.BF16: 8, QuantFormat.Q8_0: 16}
+        return sizes.get(self, 32)
 
 
 @dataclass(frozen=True, slots=True)
 class QuantWeight:
     """One matrix (or a stack of expert matrices, rows end to end) as planes; rows contiguous in every plane.
 
-    quants:  [num_rows, num_cols / 8] int32 nibbles, [num_rows, num_cols / 4] int32 bytes (Q8_0), or f32 (F32)
+    quants:  [num_rows, num_cols / 8] int32 nibbles, [num_rows, num_cols / 4] int32 bytes (Q8_0), or
+             [num_rows, num_cols] plain numbers (F32, F16, BF16)
     high:    [num_rows, num_cols / 32] int32 fifth bits, [num_rows, num_cols / 16] int32 two bits (Q6_K), or a dummy
     scales:  [num_rows, num_cols / 32] per block of 32: f16 d (Q8_0, Q4_0, Q5_0, IQ4_NL), int32 f16 pair d | m
              (Q4_1, Q5_1), int16 byte pair scale | minimum (Q4_K, Q5_K), int16 pair of int8 scales (Q6_K), int8
-             (IQ4_XS),
-             uint8 exponent (MXFP4), or a dummy
-    supers:  [num_rows, num_cols / 256]: int32 f16 pair d | dmin (Q4_K, Q5_K), f16 d (Q6_K, IQ4_XS), or a dummy
+             (IQ4_XS), uint8 exponent (MXFP4), int16 pair of E4M3 scales (NVFP4), or a dummy
+    supers:  [num_rows, num_cols / 256]: int32 f16 pair d | dmin (Q4_K, Q5_K), f16 d (Q6_K, IQ4_XS);
+             [num_rows] f32 factor of the whole row (NVFP4); or a dummy
     A dummy is the quants plane again: kernels need an address, not its content.
     """
 

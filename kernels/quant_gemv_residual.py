@@ -23,7 +23,7 @@ from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
 
 @triton.jit
 def _quant_gemv_residual_kernel(
-    q_ptr, h_ptr, s_ptr, d_ptr, x_ptr, xs_ptr, xm_ptr, xp_ptr, xq_ptr, eps, residual_ptr, w_ptr,
+    q_ptr, h_ptr, s_ptr, d_ptr, x_ptr, xs_ptr, xm_ptr, xq_ptr, eps, residual_ptr, w_ptr,
     v_ptr, ys_ptr, ym_ptr, yp_ptr, ss_ptr, FMT: tl.constexpr, COLS: tl.constexpr, N: tl.constexpr, M: tl.constexpr,
     GROUP: tl.constexpr, W: tl.constexpr, RT: tl.constexpr, T: tl.constexpr, DEPTH: tl.constexpr, NATIVE: tl.constexpr,
     PDL: tl.constexpr,
@@ -41,7 +41,7 @@ def _quant_gemv_residual_kernel(
     for m in tl.static_range(M):
         before = before + (tl.load(residual_ptr + m * N + offs),)
     totals = dot_rows(
-        FMT, tiles, q_ptr, h_ptr, s_ptr, d_ptr, row, x_ptr, xs_ptr, xm_ptr, xp_ptr, COLS, M, T, DEPTH, NATIVE,
+        FMT, tiles, q_ptr, h_ptr, s_ptr, d_ptr, row, x_ptr, xs_ptr, xm_ptr, None, COLS, M, T, DEPTH, NATIVE,
         GROUP, xq_ptr, eps
     )
     for m in tl.static_range(M):
@@ -88,7 +88,7 @@ def quant_gemv_residual(
     tile = tile or residual_tile(weight.format, weight.num_rows, weight.num_cols, x.num_tokens)
     options = {"launch_pdl": True} if pdl else {}
     _quant_gemv_residual_kernel[(weight.num_rows // 16,)](
-        weight.quants, weight.high, weight.scales, weight.supers, x.values.view(torch.int32), x.scales, x.sums, x.plain,
+        weight.quants, weight.high, weight.scales, weight.supers, x.values.view(torch.int32), x.scales, x.sums,
         x.square_sums, eps, residual, norm_weight, out.values, out.scales, out.sums, out.plain, out.square_sums,
         FMT=int(weight.format), COLS=weight.num_cols, N=weight.num_rows, M=x.num_tokens, GROUP=group, W=tile.row_lanes,
         RT=tile.rows_per_thread, T=tile.chunks, DEPTH=tile.depth, NATIVE=has_dp4a(), PDL=pdl,

@@ -18,6 +18,7 @@ from kernels.quant_dot import (
     IQ4_NL,
     IQ4_XS,
     MXFP4,
+    NVFP4,
     Q5_0,
     Q5_1,
     Q5_K,
@@ -25,6 +26,7 @@ from kernels.quant_dot import (
     Q8_0,
     _byte,
     _table,
+    has_minimum,
     load_tile,
     split4,
     unpack_scales,
@@ -133,7 +135,7 @@ def _unpack(FMT: tl.constexpr, word, bits, more_bits, t, NATIVE: tl.constexpr):
         high = word
     elif FMT == IQ4_NL or FMT == IQ4_XS:
         low, high = _table(word, -1079142271, -152379953, 0x26190D01, 0x71594535, NATIVE)
-    elif FMT == MXFP4:
+    elif FMT == MXFP4 or FMT == NVFP4:
         low, high = _table(word, 0x03020100, 0x0C080604, -33620224, -185009412, NATIVE)
     else:
         low = word & 0x0F0F0F0F
@@ -200,7 +202,8 @@ def add_group(
     s_below, sh_below, mn_below = unpack_scales(FMT, below)
     s_above = tl.where(is_real, _flat(s_above), 0.0)
     s_below = tl.where(is_real, _flat(s_below), 0.0)
-    HAS_MINIMUM: tl.constexpr = not (FMT == Q8_0 or FMT == Q6_K or FMT == IQ4_NL or FMT == IQ4_XS or FMT == MXFP4)
+    HAS_MINIMUM: tl.constexpr = has_minimum(FMT)
+    HAS_TWO_SCALES: tl.constexpr = FMT == Q6_K or FMT == NVFP4
     PLANE: tl.constexpr = COLS // 32
     if FMT == Q8_0:
         block = group * 4 + t
@@ -248,14 +251,19 @@ def add_group(
         up = _quad_take(s_above, i, NATIVE)
         down = _quad_take(s_below, i, NATIVE)
         e0, e1, e2, e3 = _mma(low_above, low_below, x_even[0][i], x_even[1][i], W, NATIVE)
-        if FMT == Q6_K:
+        if HAS_TWO_SCALES:
             up_high = _quad_take(tl.where(is_real, _flat(sh_above), 0.0), i, NATIVE)
             down_high = _quad_take(tl.where(is_real, _flat(sh_below), 0.0), i, NATIVE)
             o0, o1, o2, o3 = _mma(high_above, high_below, x_odd[0][i], x_odd[1][i], W, NATIVE)
-            le = 32.0 * left_sum_even[i]
-            lo = 32.0 * left_sum_odd[i]
-            re = 32.0 * right_sum_even[i]
-            ro = 32.0 * right_sum_odd[i]
+            le = 0.0
+            lo = 0.0
+            re = 0.0
+            ro = 0.0
+            if FMT == Q6_K:
+                le = 32.0 * left_sum_even[i]
+                lo = 32.0 * left_sum_odd[i]
+                re = 32.0 * right_sum_even[i]
+                ro = 32.0 * right_sum_odd[i]
             p0 = (e0 * left_even[i] - le) * up + (o0 * left_odd[i] - lo) * up_high
             p1 = (e1 * right_even[i] - re) * up + (o1 * right_odd[i] - ro) * up_high
             p2 = (e2 * left_even[i] - le) * down + (o2 * left_odd[i] - lo) * down_high

@@ -23,7 +23,7 @@ BLOCK_SHAPE: dict[QuantFormat, tuple[int, int]] = {
     QuantFormat.F32: (1, 4), QuantFormat.Q4_0: (32, 18), QuantFormat.Q4_1: (32, 20), QuantFormat.Q5_0: (32, 22),
     QuantFormat.Q5_1: (32, 24), QuantFormat.Q8_0: (32, 34), QuantFormat.Q4_K: (256, 144), QuantFormat.Q5_K: (256, 176),
     QuantFormat.Q6_K: (256, 210), QuantFormat.IQ4_NL: (32, 18), QuantFormat.IQ4_XS: (256, 136),
-    QuantFormat.MXFP4: (32, 17),
+    QuantFormat.MXFP4: (32, 17), QuantFormat.NVFP4: (64, 36), QuantFormat.F16: (1, 2), QuantFormat.BF16: (1, 2),
 }
 
 
@@ -39,8 +39,8 @@ def repack(raw: Tensor, quant_format: QuantFormat) -> QuantWeight:
     num_cols = row_bytes // block_bytes * elements
     if num_cols % 32:
         raise ValueError(f"{num_cols} columns are not a multiple of 32")
-    if quant_format == QuantFormat.F32:
-        quants = raw.contiguous().view(torch.float32)
+    if quant_format.is_float:
+        quants = raw.contiguous().view(FLOATS[quant_format])
         return QuantWeight(quant_format, num_rows, num_cols, quants, quants, quants, quants)
     blocks = raw.reshape(num_rows, -1, block_bytes)
     planes = _SPLIT[quant_format](blocks)
@@ -56,12 +56,23 @@ def concat_rows(weights: list[QuantWeight]) -> QuantWeight:
     first = weights[0]
     if any(w.format != first.format or w.num_cols != first.num_cols for w in weights):
         raise ValueError("only matrices of one format and width can be joined")
-    joined = [torch.cat([getattr(w, name) for w in weights]) for name in ("quants", "high", "scales", "supers")]
-    dummy = [getattr(first, name) is first.quants for name in ("quants", "high", "scales", "supers")]
-    planes = [joined[0] if is_dummy else plane for plane, is_dummy in zip(joined, dummy, strict=True)]
-    return QuantWeight(first.format, sum(w.num_rows for w in weights), first.num_cols, *planes)
+    joined = [torch.cat([getattr(w, name) for w in weights]) for name in _PLANES]
+    return _with_planes(first, joined)
 
 
+def select_rows(weight: QuantWeight, rows: Tensor) -> QuantWeight:
+    """The matrix that has rows `rows` [num_selected] int64 of `weight`, in their order."""
+    return _with_planes(weight, [getattr(weight, name)[rows] for name in _PLANES])
+
+
+def _with_planes(weight: QuantWeight, planes: list[Tensor]) -> QuantWeight:
+    dummies = [getattr(weight, name) is weight.quants for name in _PLANES]
+    kept = [planes[0] if is_dummy else plane for plane, is_dummy in zip(planes, dummies, strict=True)]
+    return QuantWeight(weight.format, kept[0].shape[0], weight.num_cols, *kept)
+
+
+FLOATS = {QuantFormat.F32: torch.float32, QuantFormat.F16: torch.float16, QuantFormat.BF16: torch.bfloat16}
+_PLANES = ("quants", "high", "scales", "supers")
 _Planes = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]
 
 
@@ -167,9 +178,15 @@ def _split_mxfp4(b: Tensor) -> _Planes:
     return _view(b[..., 1:17], torch.int32), None, b[..., 0:1], None
 
 
+def _split_nvfp4(b: Tensor) -> _Planes:
+    codes = _halves(b[..., 4:36].reshape(*b.shape[:-1], 4, 8)).reshape(*b.shape[:-1], 2, 32)
+    ones = torch.ones(b.shape[0], 1, dtype=torch.float32, device=b.device)
+    return _nibble_words(codes), None, _view(b[..., 0:4], torch.int16), ones
+
+
 _SPLIT: dict[QuantFormat, Callable[[Tensor], _Planes]] = {
     QuantFormat.Q4_0: _split_q4_0, QuantFormat.Q4_1: _split_q4_1, QuantFormat.Q5_0: _split_q5_0,
     QuantFormat.Q5_1: _split_q5_1, QuantFormat.Q8_0: _split_q8_0, QuantFormat.Q4_K: _split_q4_k,
     QuantFormat.Q5_K: _split_q5_k, QuantFormat.Q6_K: _split_q6_k, QuantFormat.IQ4_NL: _split_q4_0,
-    QuantFormat.IQ4_XS: _split_iq4_xs, QuantFormat.MXFP4: _split_mxfp4,
+    QuantFormat.IQ4_XS: _split_iq4_xs, QuantFormat.MXFP4: _split_mxfp4, QuantFormat.NVFP4: _split_nvfp4,
 }

@@ -10,13 +10,13 @@ from kernels.quant_format import QuantFormat, QuantWeight
 
 # IQ4_NL's code book and twice the values of an E2M1 number (GGUF specification of the formats)
 IQ4_VALUES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
-MXFP4_VALUES = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+FP4_VALUES = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 
 
 def dequantize(weight: QuantWeight) -> Tensor:
     """returns [num_rows, num_cols] f32, bit for bit what ggml's own dequantisation gives."""
-    if weight.format == QuantFormat.F32:
-        return weight.quants
+    if weight.format.is_float:
+        return weight.quants.float()
     if weight.format == QuantFormat.Q8_0:
         q = weight.quants.view(torch.int8).reshape(weight.num_rows, -1, 32).float()
         return (weight.scales.float()[..., None] * q).reshape(weight.num_rows, weight.num_cols)
@@ -35,8 +35,8 @@ def _integers(weight: QuantWeight) -> Tensor:
         planes = weight.high.view(torch.uint8).reshape(weight.num_rows, -1, 2, 1, 4)
         shifts = 2 * torch.arange(4, dtype=torch.uint8, device=q.device)[:, None]
         q = q + 16 * ((planes >> shifts) & 3).int().flatten(-3)
-    elif weight.format in (QuantFormat.IQ4_NL, QuantFormat.IQ4_XS, QuantFormat.MXFP4):
-        values = MXFP4_VALUES if weight.format == QuantFormat.MXFP4 else IQ4_VALUES
+    elif weight.format in (QuantFormat.IQ4_NL, QuantFormat.IQ4_XS, QuantFormat.MXFP4, QuantFormat.NVFP4):
+        values = IQ4_VALUES if weight.format in (QuantFormat.IQ4_NL, QuantFormat.IQ4_XS) else FP4_VALUES
         q = torch.tensor(values, dtype=torch.int32, device=q.device)[q]
     return q
 
@@ -61,8 +61,19 @@ def _scaled(weight: QuantWeight, q: Tensor) -> Tensor:
         d, dmin = (x.repeat_interleave(8, dim=1)[..., None] for x in _pair(weight.supers))
         pairs = weight.scales.view(torch.uint8).reshape(weight.num_rows, -1, 2).float()
         return (d * pairs[..., :1]) * q - dmin * pairs[..., 1:]
+    if kind == QuantFormat.NVFP4:
+        scales = _e4m3(weight.scales.view(torch.uint8)).reshape(weight.num_rows, -1, 2) * 0.5
+        values = scales.repeat_interleave(16, dim=-1) * q
+        return values * weight.supers.reshape(-1, 1, 1)
     d = weight.supers.float().repeat_interleave(8, dim=1)[..., None]
     if kind == QuantFormat.IQ4_XS:
         return (d * weight.scales.float()[..., None]) * q
     scales = weight.scales.view(torch.int8).reshape(weight.num_rows, -1, 2).float()  # Q6_K: one per 16
     return (d * scales).repeat_interleave(16, dim=-1) * (q - 32)
+
+
+def _e4m3(x: Tensor) -> Tensor:
+    """uint8 of unsigned E4M3 -> f32; 0x7F stands for zero."""
+    exponent, mantissa = (x >> 3 & 15).int(), (x & 7).float()
+    value = torch.where(exponent == 0, mantissa * 2.0**-9, torch.ldexp(1 + mantissa / 8, exponent - 7))
+    return torch.where(x == 0x7F, torch.zeros_like(value), value)

@@ -6,21 +6,22 @@ import torch
 from torch import Tensor
 
 from kernels.quant_format import QuantFormat, QuantWeight
-from kernels.repack import BLOCK_SHAPE, repack
+from kernels.repack import BLOCK_SHAPE, FLOATS, repack
 
 # format -> byte offsets of the f16 fields of a block
 _HALF_FIELDS = {
     QuantFormat.Q4_0: (0,), QuantFormat.Q4_1: (0, 2), QuantFormat.Q5_0: (0,), QuantFormat.Q5_1: (0, 2),
     QuantFormat.Q8_0: (0,), QuantFormat.Q4_K: (0, 2), QuantFormat.Q5_K: (0, 2), QuantFormat.Q6_K: (208,),
-    QuantFormat.IQ4_NL: (0,), QuantFormat.IQ4_XS: (0,), QuantFormat.MXFP4: (),
+    QuantFormat.IQ4_NL: (0,), QuantFormat.IQ4_XS: (0,), QuantFormat.MXFP4: (), QuantFormat.NVFP4: (),
 }
 
 
 def random_blocks(num_rows: int, num_cols: int, kind: QuantFormat, device: str = "cpu", seed: int = 0) -> Tensor:
     """[num_rows, row_bytes] uint8 blocks of `kind` whose dequantised values are of order 0.01 to 1."""
     generator = torch.Generator(device=device).manual_seed(seed)
-    if kind == QuantFormat.F32:
-        return torch.randn(num_rows, num_cols, generator=generator, device=device).view(torch.uint8)
+    if kind.is_float:
+        values = torch.randn(num_rows, num_cols, generator=generator, device=device)
+        return values.to(FLOATS[kind]).view(torch.uint8)
     elements, block_bytes = BLOCK_SHAPE[kind]
     shape = (num_rows, num_cols // elements, block_bytes)
     blocks = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator, device=device)
@@ -29,6 +30,8 @@ def random_blocks(num_rows: int, num_cols: int, kind: QuantFormat, device: str =
         blocks[..., offset : offset + 2] = d.half().view(torch.uint8)
     if kind == QuantFormat.MXFP4:
         blocks[..., 0] = 118 + blocks[..., 0] % 6
+    if kind == QuantFormat.NVFP4:
+        blocks[..., :4] = 8 + blocks[..., :4] % 32
     return blocks.reshape(num_rows, -1)
 
 

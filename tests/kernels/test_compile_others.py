@@ -19,4 +19,6 @@ def test_kernels_compile(target: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.kernels.compile_others", target]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.split() == [target, "6"]
+    name, count = done.stdout.split()
+    assert name == target
+    assert int(count) >= 6

@@ -51,7 +51,7 @@ def test_a_row_of_a_batch_has_the_bits_it_has_alone() -> None:
     assert torch.equal(both[1:], quant_gemv(alone, [weight], EPS))
 
 
-@pytest.mark.parametrize("kind", [kind for kind in QuantFormat if kind != QuantFormat.F32])
+@pytest.mark.parametrize("kind", [kind for kind in QuantFormat if not kind.is_float])
 def test_few_rows_of_each_format(kind: QuantFormat) -> None:
     x = _activation(6, 768)
     weight = random_weight(33, 768, kind, seed=3)
@@ -66,6 +66,15 @@ def test_few_rows_give_a_row_the_same_bits_whatever_its_number() -> None:
     planes = ("values", "scales", "sums", "plain", "square_sums")
     five = type(x)(*(getattr(x, name)[:5].contiguous() for name in planes))
     assert torch.equal(quant_gemv(x, [weight], EPS)[:5], quant_gemv(five, [weight], EPS))
+
+
+def test_few_rows_of_blocks_beside_plain_numbers() -> None:
+    x = _activation(6, 256)
+    weights = [random_weight(20, 256, QuantFormat.Q4_K), random_weight(3, 256, QuantFormat.F16, seed=1),
+               random_weight(2, 256, QuantFormat.F32, seed=2)]
+    out = torch.full((6, 25), torch.nan)
+    quant_gemv(x, weights, EPS, out=out)
+    assert _error(out, reference.quant_gemv(x, weights, EPS)) < 1e-5
 
 
 def test_a_zero_row_gives_zeros() -> None:

@@ -7,20 +7,22 @@ import torch
 
 from kernels.quant_format import QuantFormat
 from kernels.quant_gemv_residual import quant_gemv_residual
-from kernels.reference.quant_gemv import dequantize_rows, quant_gemv, quantize_rows
+from kernels.reference.quant_gemv import dequantize_rows, quantize_rows
 from kernels.reference.quant_weight import dequantize
 from tests.kernels.activations import poisoned_activation, random_activation, relative_error
 from tests.kernels.random_weights import random_weight
 
 
 @pytest.mark.parametrize(("kind", "num_tokens", "num_cols"), [(QuantFormat.Q8_0, 1, 288), (QuantFormat.Q6_K, 2, 512),
-                                                              (QuantFormat.Q8_0, 7, 128)])
+                                                              (QuantFormat.Q8_0, 7, 128), (QuantFormat.NVFP4, 7, 128),
+                                                              (QuantFormat.F16, 1, 288), (QuantFormat.BF16, 6, 96),
+                                                              (QuantFormat.F32, 2, 96)])
 def test_residual_and_next_input(kind: QuantFormat, num_tokens: int, num_cols: int) -> None:
     x = random_activation(num_tokens, num_cols)
     weight = random_weight(64, num_cols, kind)
     residual = torch.randn(num_tokens, 64)
     norm_weight = torch.rand(64) + 0.5
-    expected = residual + quant_gemv(x, [weight], None)
+    expected = residual + dequantize_rows(x) @ dequantize(weight).T
     out = poisoned_activation(num_tokens, 64)
     quant_gemv_residual(x, weight, residual, norm_weight, out)
     assert relative_error(residual, expected) < 1e-5
@@ -31,7 +33,7 @@ def test_residual_and_next_input(kind: QuantFormat, num_tokens: int, num_cols: i
 
 
 @pytest.mark.parametrize("num_tokens", [2, 5])
-@pytest.mark.parametrize("kind", [QuantFormat.Q8_0, QuantFormat.Q4_K])
+@pytest.mark.parametrize("kind", [QuantFormat.Q8_0, QuantFormat.Q4_K, QuantFormat.F16, QuantFormat.F32])
 def test_a_norm_per_group_of_the_input(kind: QuantFormat, num_tokens: int) -> None:
     x = random_activation(num_tokens, 256)
     weight = random_weight(32, 256, kind)

@@ -24,13 +24,19 @@ def _ids(num_tokens: int) -> torch.Tensor:
     return torch.full((num_tokens, TOP_K), -1, dtype=torch.int32)
 
 
-@pytest.mark.parametrize("has_shared", [False, True])
-def test_first_half_of_the_chosen_experts(has_shared: bool) -> None:
+Q4_K, Q5_K, Q8_0, F16, F32 = QuantFormat.Q4_K, QuantFormat.Q5_K, QuantFormat.Q8_0, QuantFormat.F16, QuantFormat.F32
+
+
+@pytest.mark.parametrize(("has_shared", "kind", "shared_kind"), [(False, Q4_K, None), (True, Q4_K, Q8_0),
+                                                                 (True, F16, F32), (True, F32, QuantFormat.NVFP4)])
+def test_first_half_of_the_chosen_experts(
+    has_shared: bool, kind: QuantFormat, shared_kind: QuantFormat | None
+) -> None:
     x = random_activation(2, HIDDEN)
     logits = torch.randn(2, EXPERTS + has_shared)
-    gate = random_weight(EXPERTS * FFN, HIDDEN, QuantFormat.Q4_K, seed=1)
-    up = random_weight(EXPERTS * FFN, HIDDEN, QuantFormat.Q4_K, seed=2)
-    shared = tuple(random_weight(FFN, HIDDEN, QuantFormat.Q8_0, seed=s) for s in (3, 4)) if has_shared else None
+    gate = random_weight(EXPERTS * FFN, HIDDEN, kind, seed=1)
+    up = random_weight(EXPERTS * FFN, HIDDEN, kind, seed=2)
+    shared = tuple(random_weight(FFN, HIDDEN, shared_kind, seed=s) for s in (3, 4)) if has_shared else None
     chosen = _ids(2)
     out = poisoned_activation(2 * (TOP_K + has_shared), FFN)
     moe_gate_up(x, logits, gate, up, shared, chosen, out, EPS)
@@ -41,14 +47,17 @@ def test_first_half_of_the_chosen_experts(has_shared: bool) -> None:
     assert relative_error(out.sums, expected.sums) < 2e-2
 
 
-@pytest.mark.parametrize("has_shared", [False, True])
-def test_second_half_adds_to_the_residual_and_emits(has_shared: bool) -> None:
+@pytest.mark.parametrize(("has_shared", "kind", "shared_kind"), [(False, Q5_K, None), (True, Q5_K, Q8_0),
+                                                                 (True, F16, F32), (True, F32, QuantFormat.NVFP4)])
+def test_second_half_adds_to_the_residual_and_emits(
+    has_shared: bool, kind: QuantFormat, shared_kind: QuantFormat | None
+) -> None:
     slots = TOP_K + has_shared
     h = quantize_rows(torch.randn(2 * slots, 256))
     logits = torch.randn(2, EXPERTS + has_shared)
     ids, weights = reference.quant_route(logits, TOP_K, has_shared)
-    down = random_weight(EXPERTS * HIDDEN, 256, QuantFormat.Q5_K, seed=1)
-    shared_down = random_weight(HIDDEN, 256, QuantFormat.Q8_0, seed=2) if has_shared else None
+    down = random_weight(EXPERTS * HIDDEN, 256, kind, seed=1)
+    shared_down = random_weight(HIDDEN, 256, shared_kind, seed=2) if has_shared else None
     residual = torch.randn(2, HIDDEN)
     norm_weight = torch.rand(HIDDEN) + 0.5
     expected = reference.moe_down(h, ids, weights, down, shared_down, residual)
@@ -69,10 +78,10 @@ def test_equal_logits_choose_the_lower_ids() -> None:
     assert chosen.tolist() == [[0, 1]]
 
 
-@pytest.mark.parametrize("num_tokens", [1, 2, 8])
-def test_dense_first_half(num_tokens: int) -> None:
+@pytest.mark.parametrize(("num_tokens", "kind"), [(1, Q4_K), (2, Q4_K), (8, Q4_K), (3, F16), (6, QuantFormat.BF16)])
+def test_dense_first_half(num_tokens: int, kind: QuantFormat) -> None:
     x = random_activation(num_tokens, HIDDEN)
-    gate, up = (random_weight(64, HIDDEN, QuantFormat.Q4_K, seed=s) for s in (1, 2))
+    gate, up = (random_weight(64, HIDDEN, kind, seed=s) for s in (1, 2))
     out = poisoned_activation(num_tokens, 64)
     quant_swiglu(x, gate, up, out, EPS)
     expected = reference.swiglu(x, gate, up, EPS)

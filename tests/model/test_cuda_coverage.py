@@ -20,9 +20,7 @@ from tests.model.tiny import tiny_gguf
     [
         ("gemma3", "architecture 'gemma3'"),
         ("muse-glimmer", "architecture 'muse-glimmer'"),
-        ("llama", "blk.0.attn_k.weight in F32"),
-        ("qwen35moe", "a shared expert of width 64 beside 32"),
-        ("qwen2", None), ("qwen3", None), ("qwen3moe", None), ("qwen35", None),
+        ("llama", None), ("qwen2", None), ("qwen3", None), ("qwen3moe", None), ("qwen35", None), ("qwen35moe", None),
     ],
 )
 def test_reason_is_named(architecture: str, reason: str | None, tmp_path: Path) -> None:

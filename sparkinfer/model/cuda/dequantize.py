@@ -7,15 +7,15 @@ from torch import Tensor
 
 from kernels.dequantize import dequantize
 from kernels.quant_embedding import quant_embedding
-from kernels.quant_format import QuantFormat, QuantWeight
+from kernels.quant_format import QuantWeight
 from kernels.reference.quant_weight import dequantize as reference_dequantize
 
 ROWS_PER_LAUNCH = 32768  # quant_embedding has one program row per matrix row, 65,535 at most
 
 
 def matrix(weight: QuantWeight, dtype: torch.dtype) -> Tensor:
-    """The whole of a matrix: [num_rows, num_cols] in `dtype`, a new tensor but for f32 stored as such."""
-    if weight.format == QuantFormat.F32:
+    """The whole of a matrix: [num_rows, num_cols] in `dtype`, a new tensor but for numbers stored as such."""
+    if weight.format.is_float:
         return weight.quants.to(dtype)
     if not weight.quants.is_cuda:
         return reference_dequantize(weight).to(dtype)

@@ -10,11 +10,13 @@ from torch import Tensor
 
 from kernels.gated_delta_step import DeltaNetWeights
 from kernels.quant_format import QuantWeight
+from kernels.repack import select_rows
 from kernels.rope_store_kv import HeadShape
 from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.checkpoint.hparams import HParams
 from sparkinfer.model.cuda.coverage import is_permuted
-from sparkinfer.model.cuda.tensor_reader import TensorReader, f32_weight, joined
+from sparkinfer.model.cuda.expert_widths import widened
+from sparkinfer.model.cuda.tensor_reader import TensorReader, joined, plain_weight
 from sparkinfer.model.cuda.weights import (
     AttentionLayer,
     DecodeLayer,
@@ -91,10 +93,10 @@ class _LayerLoader:
         return self._reader.weight(self._name(short), row_order)
 
     def _any_weight(self, short: str) -> QuantWeight:
-        """A matrix that may be f32: of a type that the kernels cannot read, too."""
-        if self._reader.is_quantised(self._name(short)):
+        """A small matrix: f32 where the kernels cannot read its type."""
+        if self._reader.is_known(self._name(short)):
             return self._weight(short)
-        return f32_weight(self._values(short))
+        return self._as_f32(short)
 
     def _order(self, num_heads: int) -> Tensor | None:
         rope = self._hparams.rope
@@ -126,30 +128,36 @@ class _LayerLoader:
         return DeltaNetLayer(projections, weights, self._weight("ssm_out.weight"))
 
     def _as_f32(self, short: str) -> QuantWeight:
-        return f32_weight(self._values(short))
+        return plain_weight(self._values(short))
 
     def _dense(self) -> DenseFFN:
-        gate, up = self._weight("ffn_gate.weight"), self._weight("ffn_up.weight")
-        return DenseFFN(gate, up, self._weight("ffn_down.weight"))
+        return DenseFFN(*self._pair("ffn_gate.weight", "ffn_up.weight"), self._weight("ffn_down.weight"))
+
+    def _pair(self, gate: str, up: str) -> tuple[QuantWeight, QuantWeight]:
+        """Two matrices of one format; where the file has two, both become plain numbers."""
+        if self._reader.has_one_type(self._name(gate), self._name(up)):
+            return self._weight(gate), self._weight(up)
+        first, second = self._reader.plain([self._name(gate), self._name(up)])
+        return first, second
 
     def _experts(self) -> ExpertFFN:
         hparams = self._hparams
         router = self._values("ffn_gate_inp.weight")
+        routed = (*self._expert_halves(), self._weight("ffn_down_exps.weight"))
         shared = None
         if hparams.shared_expert_ffn_size:
             router = torch.cat((router, self._values("ffn_gate_inp_shexp.weight").reshape(1, -1)))
-            shared = (
-                self._weight("ffn_gate_shexp.weight"), self._weight("ffn_up_shexp.weight"),
-                self._weight("ffn_down_shexp.weight"),
-            )
-        gate, up = self._expert_halves()
-        down = self._weight("ffn_down_exps.weight")
-        return ExpertFFN(f32_weight(router), gate, up, down, shared, hparams.num_experts_used)
+            pair = self._pair("ffn_gate_shexp.weight", "ffn_up_shexp.weight")
+            width = max(hparams.expert_ffn_size, hparams.shared_expert_ffn_size)
+            shared = widened((*pair, self._weight("ffn_down_shexp.weight")), 1, width)
+            routed = widened(routed, hparams.num_experts, width)
+        return ExpertFFN(plain_weight(router), *routed, shared, hparams.num_experts_used)
 
     def _expert_halves(self) -> tuple[QuantWeight, QuantWeight]:
         if not self._has("ffn_gate_up_exps.weight"):
-            return self._weight("ffn_gate_exps.weight"), self._weight("ffn_up_exps.weight")
+            return self._pair("ffn_gate_exps.weight", "ffn_up_exps.weight")
         name = self._name("ffn_gate_up_exps.weight")
-        raw = torch.unflatten(self._reader.raw(name), 0, (self._hparams.num_experts, -1))
-        gate, up = (half.flatten(0, 1) for half in raw.chunk(2, dim=1))
-        return self._reader.planes(name, gate), self._reader.planes(name, up)
+        both = self._reader.weight(name)
+        index = torch.arange(both.num_rows, device=both.quants.device).view(self._hparams.num_experts, 2, -1)
+        gate, up = (select_rows(both, half.flatten()) for half in index.unbind(1))
+        return gate, up

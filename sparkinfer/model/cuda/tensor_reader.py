@@ -5,12 +5,15 @@ Knows tensor names as keys only; never what a matrix is for.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from kernels.quant_format import QuantFormat, QuantWeight
-from kernels.repack import concat_rows, repack
+from kernels.repack import concat_rows, repack, select_rows
 from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.model.loader import Progress
 
@@ -51,8 +54,30 @@ class TensorReader:
         return target
 
     def weight(self, name: str, row_order: Tensor | None = None) -> QuantWeight:
-        """A matrix, or stacked matrices rows end to end, as planes; rows in `row_order` of the file's."""
-        return self.planes(name, self.raw(name), row_order)
+        """A matrix, or stacked matrices rows end to end, as planes; rows in `row_order` of the file's.
+
+        Types that the kernels do not read become f16, or f32 where f16 cannot hold them.
+        """
+        if self.is_known(name):
+            return self.planes(name, self.raw(name), row_order)
+        (weight,) = self.plain([name])
+        return weight if row_order is None else select_rows(weight, row_order.to(self._device))
+
+    def plain(self, names: Sequence[str]) -> list[QuantWeight]:
+        """Matrices as plain numbers of one kind, whatever their types."""
+        matrices = []
+        for name in names:
+            values = np.array(self._gguf.dequantize(name), np.float32)
+            rows = values.reshape(-1, values.shape[-1])
+            factors = self._factors(name)
+            matrices.append(rows if factors is None else rows * np.repeat(factors, len(rows) // len(factors))[:, None])
+            self._advance(name)
+        is_half = all(np.abs(matrix).max(initial=0.0) <= np.finfo(np.float16).max for matrix in matrices)
+        dtype = np.float16 if is_half else np.float32
+        return [plain_weight(torch.from_numpy(matrix.astype(dtype)).to(self._device)) for matrix in matrices]
+
+    def has_one_type(self, *names: str) -> bool:
+        return len({self._gguf.info(name).ggml_type for name in names}) == 1
 
     def planes(self, name: str, raw: Tensor, row_order: Tensor | None = None) -> QuantWeight:
         """Planes of blocks `raw` that belong to tensor `name`, or to a part of its rows."""
@@ -61,12 +86,21 @@ class TensorReader:
             raw = raw[row_order]
         rows = max(1, REPACK_ELEMENTS // self._gguf.info(name).shape[-1])
         parts = [repack(piece, kind) for piece in torch.split(raw, rows)]
-        return parts[0] if len(parts) == 1 else concat_rows(parts)
+        weight = parts[0] if len(parts) == 1 else concat_rows(parts)
+        factors = self._factors(name)
+        if kind == QuantFormat.NVFP4 and factors is not None:
+            per_row = torch.from_numpy(factors).repeat_interleave(weight.num_rows // len(factors))
+            weight.supers.mul_(per_row.to(self._device)[:, None])
+        return weight
 
-    def is_quantised(self, name: str) -> bool:
-        """Whether the kernels read the tensor's type as it is, f32 apart."""
-        kind = int(self._gguf.info(name).ggml_type)
-        return kind in {int(known) for known in QuantFormat} and kind != QuantFormat.F32
+    def _factors(self, name: str) -> npt.NDArray[np.float32] | None:
+        """What lies beside a tensor whose format has no room for it: one factor, or one per expert."""
+        beside = name.removesuffix(".weight") + ".scale"
+        return np.array(self._gguf.dequantize(beside), np.float32).reshape(-1) if self.has(beside) else None
+
+    def is_known(self, name: str) -> bool:
+        """Whether the kernels read the tensor's type as it is."""
+        return int(self._gguf.info(name).ggml_type) in {int(known) for known in QuantFormat}
 
     def _copy(self, source: np.ndarray, target: Tensor) -> None:  # type: ignore[type-arg]
         """Through two pinned buffers in turn, so that the next piece is read while the last one travels."""
@@ -88,10 +122,11 @@ class TensorReader:
         self._progress(self._bytes_done, self._bytes_total)
 
 
-def f32_weight(values: Tensor) -> QuantWeight:
-    """A matrix [num_rows, num_cols] of f32 in the kernels' form."""
+def plain_weight(values: Tensor) -> QuantWeight:
+    """A matrix [num_rows, num_cols] of f32 or f16 in the kernels' form."""
     values = values.contiguous()
-    return QuantWeight(QuantFormat.F32, values.shape[0], values.shape[1], values, values, values, values)
+    kind = QuantFormat.F16 if values.dtype == torch.float16 else QuantFormat.F32
+    return QuantWeight(kind, values.shape[0], values.shape[1], values, values, values, values)
 
 
 def joined(parts: list[QuantWeight]) -> tuple[QuantWeight, ...]:
