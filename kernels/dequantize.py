@@ -11,8 +11,8 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.launch import has_dp4a, row_tile
-from kernels.quant_dot import chunk_columns, has_minimum, load_tile, unpack_scales, unpack_words
 from kernels.quant_format import QuantWeight
+from kernels.quant_unpack import chunk_columns, has_minimum, load_tile, unpack_scales, unpack_words
 
 
 @triton.jit

@@ -20,9 +20,10 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.activation import LEVELS, rms_factor, store_bytes
 from kernels.launch import has_dp4a, row_tile
-from kernels.quant_dot import dot_rows, first_tiles, is_float
+from kernels.quant_dot import dot_rows, first_tiles
 from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
 from kernels.quant_mma import first_groups, mma_rows, warp_rows
+from kernels.quant_unpack import is_float
 
 MIN_ROWS, MAX_ROWS = 5, 8  # up to four rows the vector kernels were faster on an H200 (docs/performance.md)
 

@@ -17,8 +17,9 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.activation import emit_block
 from kernels.launch import RowTile, block_tile, has_dp4a
-from kernels.quant_dot import chunk_columns, dot_chunk, load_tile, unpack_scales, unpack_words
+from kernels.quant_dot import dot_chunk
 from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
+from kernels.quant_unpack import chunk_columns, load_tile, unpack_scales, unpack_words
 
 
 @triton.jit

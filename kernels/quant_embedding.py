@@ -12,8 +12,8 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.launch import has_dp4a, row_tile
-from kernels.quant_dot import chunk_columns, has_minimum, is_float, load_tile, unpack_scales, unpack_words
 from kernels.quant_format import QuantWeight
+from kernels.quant_unpack import chunk_columns, has_minimum, is_float, load_tile, unpack_scales, unpack_words
 
 
 @triton.jit

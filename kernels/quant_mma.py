@@ -14,7 +14,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.quant_dot import (
+from kernels.quant_dot import _byte, split4
+from kernels.quant_unpack import (
     IQ4_NL,
     IQ4_XS,
     MXFP4,
@@ -24,11 +25,9 @@ from kernels.quant_dot import (
     Q5_K,
     Q6_K,
     Q8_0,
-    _byte,
     _table,
     has_minimum,
     load_tile,
-    split4,
     unpack_scales,
 )
 
@@ -182,6 +181,13 @@ def _block_scales(FMT: tl.constexpr, xs_ptr, place, PLANE: tl.constexpr):
 
 
 @triton.jit
+def _span_factor(ss_ptr, place, eps, GROUP: tl.constexpr):
+    """1 / sqrt(mean(x^2) + eps) of GROUP columns from their partial sums at ss_ptr + place [N]."""
+    squares = tl.load(ss_ptr + place[:, None] + tl.arange(0, GROUP // 16)[None, :])
+    return tl.rsqrt(tl.sum(squares, axis=1) / GROUP + eps)
+
+
+@triton.jit
 def add_group(
     FMT: tl.constexpr, sums, tile, group, is_real, x_ptr, xs_ptr, xm_ptr, COLS: tl.constexpr, M: tl.constexpr,
     W: tl.constexpr, GROUP: tl.constexpr, ss_ptr, eps, NATIVE: tl.constexpr,
@@ -228,12 +234,9 @@ def add_group(
     left_factor = 1.0
     right_factor = 1.0
     if GROUP > 0:  # a factor per GROUP columns; a group of chunks never spans two
-        blocks = tl.arange(0, GROUP // 16)[None, :]
         first = group * (4 if FMT == Q8_0 else 8) // (GROUP // 16) * (GROUP // 16)
-        left_ss = tl.load(ss_ptr + (left * (COLS // 16) + first)[:, None] + blocks)
-        right_ss = tl.load(ss_ptr + (right * (COLS // 16) + first)[:, None] + blocks)
-        left_factor = tl.rsqrt(tl.sum(left_ss, axis=1) / GROUP + eps)
-        right_factor = tl.rsqrt(tl.sum(right_ss, axis=1) / GROUP + eps)
+        left_factor = _span_factor(ss_ptr, left * (COLS // 16) + first, eps, GROUP)
+        right_factor = _span_factor(ss_ptr, right * (COLS // 16) + first, eps, GROUP)
     c0, c1, c2, c3 = sums
     for i in tl.static_range(4):
         bits_above = q_above[i]
@@ -255,19 +258,15 @@ def add_group(
             up_high = _quad_take(tl.where(is_real, _flat(sh_above), 0.0), i, NATIVE)
             down_high = _quad_take(tl.where(is_real, _flat(sh_below), 0.0), i, NATIVE)
             o0, o1, o2, o3 = _mma(high_above, high_below, x_odd[0][i], x_odd[1][i], W, NATIVE)
-            le = 0.0
-            lo = 0.0
-            re = 0.0
-            ro = 0.0
-            if FMT == Q6_K:
-                le = 32.0 * left_sum_even[i]
-                lo = 32.0 * left_sum_odd[i]
-                re = 32.0 * right_sum_even[i]
-                ro = 32.0 * right_sum_odd[i]
-            p0 = (e0 * left_even[i] - le) * up + (o0 * left_odd[i] - lo) * up_high
-            p1 = (e1 * right_even[i] - re) * up + (o1 * right_odd[i] - ro) * up_high
-            p2 = (e2 * left_even[i] - le) * down + (o2 * left_odd[i] - lo) * down_high
-            p3 = (e3 * right_even[i] - re) * down + (o3 * right_odd[i] - ro) * down_high
+            p0 = e0 * left_even[i] * up + o0 * left_odd[i] * up_high
+            p1 = e1 * right_even[i] * up + o1 * right_odd[i] * up_high
+            p2 = e2 * left_even[i] * down + o2 * left_odd[i] * down_high
+            p3 = e3 * right_even[i] * down + o3 * right_odd[i] * down_high
+            if FMT == Q6_K:  # its integers are 32 too large
+                p0 -= 32.0 * (left_sum_even[i] * up + left_sum_odd[i] * up_high)
+                p1 -= 32.0 * (right_sum_even[i] * up + right_sum_odd[i] * up_high)
+                p2 -= 32.0 * (left_sum_even[i] * down + left_sum_odd[i] * down_high)
+                p3 -= 32.0 * (right_sum_even[i] * down + right_sum_odd[i] * down_high)
         elif FMT == Q8_0:
             p0 = e0 * left_even[i] * up
             p1 = e1 * right_even[i] * up
