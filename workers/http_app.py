@@ -10,6 +10,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 
 from sparkinfer.api.openapi import OPERATIONS
+from sparkinfer.api.openapi_surfaces import SURFACE_OPERATIONS
 from sparkinfer.config import ServerConfig
 from sparkinfer.errors import RequestError
 from workers.http_access_log import AccessLog
@@ -29,11 +30,15 @@ Routes = Mapping[str, Mapping[str, Handler]]  # route template -> method -> hand
 # Routes with a part of their own in the path. The id of a model may have slashes in it.
 _PATTERNS = {
     "/v1/models/{id}": re.compile(r"/v1/models/.+"),
+    "/api/v0/models/{id}": re.compile(r"/api/v0/models/.+"),
+    "/api/blobs/{digest}": re.compile(r"/api/blobs/[^/]+"),
     "/v1/responses/{id}/input_items": re.compile(r"/v1/responses/[^/]+/input_items"),
     "/v1/responses/{id}": re.compile(r"/v1/responses/[^/]+"),
 }
 _ANY_METHOD = "GET, HEAD, POST, OPTIONS"
-_OPEN_ROUTES = frozenset(operation.path for operation in OPERATIONS if not operation.needs_key)
+_OPEN_ROUTES = frozenset(
+    operation.path for operation in (*OPERATIONS, *SURFACE_OPERATIONS) if not operation.needs_key
+)
 
 
 class HttpApp:

@@ -81,6 +81,7 @@ class Exchange:
         self.common_headers: Headers = []  # of the response, whatever it is
         self.sent_status = 200  # of a response that the route sent itself
         self.usage: Usage | None = None  # of a generation, once it is accepted
+        self._body: dict[str, Any] | None = None  # once it is read
         self._max_body_bytes = max_body_bytes
 
     def open_stream(self, headers: Headers) -> Transport:
@@ -102,6 +103,11 @@ class Exchange:
 
     async def json_object(self) -> dict[str, Any]:
         """The body as a JSON object, whatever its content type says; 400, 408, 413 or 415 otherwise."""
+        if self._body is None:
+            self._body = await self._read_object()
+        return self._body
+
+    async def _read_object(self) -> dict[str, Any]:
         if self.header("content-encoding").lower() not in ("", "identity"):
             raise RequestError(415, f"Content-Encoding {self.header('content-encoding')[:64]!r} is not supported")
         if self.header("content-type").lower().startswith("multipart/"):

@@ -29,12 +29,12 @@ class FrontDoor:
         self._origins = frozenset(config.cors_origins)
 
     def local_path(self, path: str) -> str:
-        """`path` below the prefix and without its trailing slash; "" when it does not stand below the prefix."""
+        """`path` below the prefix and without its trailing slash; "/" for the root, "" for what is not below it."""
         if self._prefix:
             if not path.startswith(self._prefix + "/"):
                 return ""
             path = path.removeprefix(self._prefix)
-        return path.removesuffix("/")
+        return path.removesuffix("/") if path.strip("/") else path
 
     def check_host(self, scope: Scope) -> None:
         """Raise RequestError 403 for a Host that is not ours: a page may have pointed its own name at this address."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -28,5 +29,19 @@ def service_info(
         "quantization": quantization_name(gguf.metadata),
         "reasoning": "<think>" in str(gguf.metadata.get("tokenizer.chat_template", "")),
         "created": config.created or int(Path(gguf.path).stat().st_mtime),
+        "num_parameters": sum(math.prod(tensor.shape) for tensor in gguf.tensors.values()),
+        "num_bytes": sum(tensor.num_bytes for tensor in gguf.tensors.values()),
+        "metadata": _shape(hparams),
         "sampling_defaults": {"temperature": 0.0} if is_greedy else sampling_defaults(gguf.metadata, gguf.path),
+    }
+
+
+def _shape(hparams: HParams) -> dict[str, int | str]:
+    arch = hparams.architecture
+    return {
+        "general.architecture": arch,
+        f"{arch}.block_count": hparams.num_layers,
+        f"{arch}.embedding_length": hparams.hidden_size,
+        f"{arch}.attention.head_count": hparams.num_q_heads,
+        f"{arch}.attention.head_count_kv": hparams.num_kv_heads,
     }

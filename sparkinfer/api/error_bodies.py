@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 from sparkinfer.api.anthropic.errors import anthropic_error_json
 from sparkinfer.api.errors import error_json
+from sparkinfer.api.lmstudio.errors import lmstudio_error_json
 from sparkinfer.api.ollama.errors import ollama_error_json
 from sparkinfer.errors import RequestError
 
-_OPENAI_LIKE = ("/api/v0", "/api/v1")  # LM Studio's
 _BY_PREFIX: tuple[tuple[tuple[str, ...], Callable[[RequestError], bytes]], ...] = (
     (("/v1/messages",), anthropic_error_json),
-    (_OPENAI_LIKE, error_json),
+    (("/api/v0", "/api/v1"), lmstudio_error_json),
     (("/api",), ollama_error_json),
 )
 

@@ -35,6 +35,9 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     reasoning: bool = False  # its template knows reasoning sections
     created: int = 0  # Unix time
     sampling_defaults: SamplingDefaults = SamplingDefaults()
+    num_parameters: int = 0
+    num_bytes: int = 0  # of the weights in the file
+    metadata: dict[str, int | str] = {}  # the model's shape under GGUF's own names
 
     @property
     def fingerprint(self) -> str:

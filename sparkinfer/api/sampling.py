@@ -81,14 +81,14 @@ def read_choices(body: Object) -> int:
     return _int(body, "n", 1)
 
 
-def read_stop(body: Object) -> tuple[str, ...]:
-    """`stop`: one string or up to four; empty strings would match everywhere and are refused."""
+def read_stop(body: Object, max_stops: int = MAX_STOPS) -> tuple[str, ...]:
+    """`stop`: one string or several; empty strings would match everywhere and are refused."""
     value = body.get("stop")
     if value is None:
         return ()
     if isinstance(value, str):
         return (_checked_stop(value, "stop"),)
-    return read_stop_list(as_list(value, "stop"), "stop", MAX_STOPS)
+    return read_stop_list(as_list(value, "stop"), "stop", max_stops)
 
 
 def read_stop_list(stops: list[Any], path: str, most: int) -> tuple[str, ...]:

@@ -51,7 +51,7 @@ def test_head_is_get_without_body(http: httpx.Client) -> None:
     assert http.head("/nope").status_code == 404
 
 
-@pytest.mark.parametrize("path", ["/nope", "/v1/v1/models", "//", "/v1/chat", "/%00", "/v1/chat/completions/x"])
+@pytest.mark.parametrize("path", ["/nope", "/v1/v1/models", "/v1/chat", "/%00", "/v1/chat/completions/x"])
 def test_unknown_path(http: httpx.Client, path: str) -> None:
     check_error(http.post(path, json=BODY), 404, "not_found")
 

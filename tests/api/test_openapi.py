@@ -11,6 +11,7 @@ import pytest
 
 from ipc.messages import Delta, Started, TextEvent, TokenLogprob
 from sparkinfer.api.openapi import OPERATIONS, openapi_document
+from sparkinfer.api.openapi_surfaces import SURFACE_OPERATIONS
 from sparkinfer.config import ServerConfig
 from sparkinfer.request import Request
 from tests.api.app_server import AppServer, finished
@@ -33,10 +34,12 @@ def everything(request: Request) -> Iterator[list[TextEvent]]:
 def test_every_route_is_described(app: AppServer, http: httpx.Client) -> None:
     document = http.get("/openapi.json").json()
     described = {(path, method.upper()) for path, methods in document["paths"].items() for method in methods}
-    assert described == {(operation.path, operation.method.upper()) for operation in OPERATIONS}
+    assert described == {(o.path, o.method.upper()) for o in (*OPERATIONS, *SURFACE_OPERATIONS)}
     for path, method in described:
         response = http.request(method, path.replace("{id}", "tiny"), json=CHAT if method == "POST" else None)
-        assert response.status_code not in (404, 405), path
+        is_stored = path.startswith("/v1/responses/{id}")
+        assert is_stored == (response.status_code == 404), path
+        assert response.status_code != 405, path
         allowed = http.options(path.replace("{id}", "tiny")).headers["allow"]
         assert method in allowed
 

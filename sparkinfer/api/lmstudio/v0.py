@@ -1,0 +1,70 @@
+"""LM Studio's API version 0: OpenAI's completions with figures added to what is sent whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sparkinfer.api.chat_reply import ChatReply
+from sparkinfer.api.completions_reply import CompletionReply
+from sparkinfer.api.models import ModelInfo
+from sparkinfer.api.reply import Choice
+from sparkinfer.api.schema import Object
+from sparkinfer.api.usage import Usage
+from sparkinfer.request import FinishReason
+
+_STOP_REASONS = {
+    FinishReason.STOP: "eosFound",
+    FinishReason.LENGTH: "maxPredictedTokensReached",
+    FinishReason.TOOL_CALLS: "toolCalls",
+}
+
+
+class V0ChatReply(ChatReply):
+    """POST /api/v0/chat/completions"""
+
+    def __init__(self, reply_id: str, created: int, info: ModelInfo, *, exclude_reasoning: bool = False) -> None:
+        super().__init__(reply_id, created, info, exclude_reasoning=exclude_reasoning)
+        self._info = info
+
+    def whole(self, choices: Sequence[Choice], usage: Usage) -> dict[str, Any]:
+        return super().whole(choices, usage) | _figures(self._info, choices, usage)
+
+
+class V0CompletionReply(CompletionReply):
+    """POST /api/v0/completions"""
+
+    def __init__(self, reply_id: str, created: int, info: ModelInfo) -> None:
+        super().__init__(reply_id, created, info)
+        self._info = info
+
+    def whole(self, choices: Sequence[Choice], usage: Usage) -> dict[str, Any]:
+        return super().whole(choices, usage) | _figures(self._info, choices, usage)
+
+
+def without_endless(body: Object) -> Object:
+    """max_tokens -1 stands for no limit there."""
+    return {**body, "max_tokens": None} if body.get("max_tokens") == -1 else body
+
+
+def _figures(info: ModelInfo, choices: Sequence[Choice], usage: Usage) -> dict[str, Any]:
+    ttft_s = (usage.ttft_ms or 0.0) / 1000
+    generation_s = max(1e-3, usage.generation_ms / 1000 - ttft_s)
+    choice = choices[0]
+    assert choice.finish_reason is not None
+    reason = "stopStringFound" if choice.stop_string is not None else _STOP_REASONS[choice.finish_reason]
+    return {
+        "stats": {
+            "tokens_per_second": round(usage.completion_tokens / generation_s, 3),
+            "time_to_first_token": round(ttft_s, 6),
+            "generation_time": round(generation_s, 6),
+            "stop_reason": reason,
+        },
+        "model_info": {
+            "arch": info.architecture,
+            "quant": info.quantization,
+            "format": "gguf",
+            "context_length": info.max_model_len,
+        },
+        "runtime": {"name": "sparkinfer", "version": "1", "supported_formats": ["gguf"]},
+    }

@@ -1,0 +1,103 @@
+"""The answer of POST /api/v1/chat: named events from chat.start to chat.end, or what the last one carries.
+
+Knows no process. No tools are offered on this route, so there are no calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sparkinfer.api import sse
+from sparkinfer.api.blocks import Block, BlockSequence, ReplyDelta
+from sparkinfer.api.lmstudio.errors import lmstudio_error
+from sparkinfer.api.reply import Choice
+from sparkinfer.api.usage import Usage
+from sparkinfer.errors import RequestError
+from sparkinfer.request import FinishReason
+
+Save = Callable[[str, list[Block]], None]  # takes the id and the blocks of a finished answer
+
+_NAMES = {"reasoning": "reasoning", "content": "message"}
+
+
+class LmStudioReply:
+    """One answer; requests of this API have one choice."""
+
+    stream_headers = sse.HEADERS
+
+    def __init__(self, reply_id: str, created: int, model: str, save: Save | None) -> None:
+        """reply_id: hexadecimal, unique; save: None where nothing is to be kept; created: of no use to this API."""
+        self._id = f"resp_{reply_id}"
+        self._model = model
+        self._save = save
+        self._blocks = BlockSequence()
+        self._open: Block | None = None
+        self._is_prefill = True
+
+    def start(self, index: int, echo: str, num_prompt_tokens: int) -> bytes:
+        opening = _event("chat.start", model_instance_id=self._model)
+        return opening + _event("prompt_processing.start") + _event("prompt_processing.progress", progress=0)
+
+    def delta(self, index: int, delta: ReplyDelta) -> bytes:
+        events = [self._end_prefill()]
+        for block, text in self._blocks.add(delta):
+            if block.kind == "call":
+                continue
+            if block is not self._open:
+                events += [self._close(), _event(f"{_NAMES[block.kind]}.start")]
+                self._open = block
+            events.append(_event(f"{_NAMES[block.kind]}.delta", content=text))
+        return b"".join(events)
+
+    def finish(self, index: int, finish_reason: FinishReason, stop_string: str | None = None) -> bytes:
+        return self._end_prefill() + self._close()
+
+    def keep_alive(self) -> bytes:
+        return _event("prompt_processing.progress", progress=0) if self._is_prefill else sse.KEEP_ALIVE
+
+    def end(self, usage: Usage | None) -> bytes:
+        return _event("chat.end", result=self._result(self._blocks.blocks, usage or Usage()))
+
+    def failure(self, error: RequestError) -> bytes:
+        result = self._result(self._blocks.blocks, Usage(), is_complete=False)
+        return self._close() + _event("error", error=lmstudio_error(error)) + _event("chat.end", result=result)
+
+    def document(self, choices: Sequence[Choice], usage: Usage) -> bytes:
+        return sse.encode_json(self._result(choices[0].blocks.blocks, usage))
+
+    def _end_prefill(self) -> bytes:
+        if not self._is_prefill:
+            return b""
+        self._is_prefill = False
+        return _event("prompt_processing.progress", progress=1) + _event("prompt_processing.end")
+
+    def _close(self) -> bytes:
+        block, self._open = self._open, None
+        return b"" if block is None else _event(f"{_NAMES[block.kind]}.end")
+
+    def _result(self, blocks: list[Block], usage: Usage, *, is_complete: bool = True) -> dict[str, Any]:
+        shown = [block for block in blocks if block.kind in _NAMES]
+        result: dict[str, Any] = {
+            "model_instance_id": self._model,
+            "output": [{"type": _NAMES[block.kind], "content": block.text} for block in shown],
+            "stats": _stats(usage),
+        }
+        if self._save is not None and is_complete:
+            self._save(self._id, shown)
+            result["response_id"] = self._id
+        return result
+
+
+def _event(kind: str, **fields: Any) -> bytes:
+    return sse.event({"type": kind, **fields}, kind)
+
+
+def _stats(usage: Usage) -> dict[str, Any]:
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "total_output_tokens": usage.completion_tokens,
+        "reasoning_output_tokens": usage.reasoning_tokens,
+        "tokens_per_second": usage.to_json()["decode_tps"],
+        "time_to_first_token_seconds": round((usage.ttft_ms or 0.0) / 1000, 6),
+    }

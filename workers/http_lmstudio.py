@@ -1,0 +1,102 @@
+"""The routes of LM Studio's API, version 0 and 1."""
+
+from __future__ import annotations
+
+import functools
+
+from sparkinfer.api.blocks import Block
+from sparkinfer.api.chat import parse_chat
+from sparkinfer.api.completions import parse_completion
+from sparkinfer.api.generation import Generation, MakeReply, NewRequestId
+from sparkinfer.api.lmstudio.documents import v0_model, v0_models, v1_models
+from sparkinfer.api.lmstudio.v0 import V0ChatReply, V0CompletionReply, without_endless
+from sparkinfer.api.lmstudio.v1_reply import LmStudioReply
+from sparkinfer.api.lmstudio.v1_request import LmStudioChat, parse_v1_chat
+from sparkinfer.api.model_facts import check_model_name
+from sparkinfer.api.models import ModelInfo
+from sparkinfer.api.responses.store import ResponseStore, StoredResponse
+from sparkinfer.api.schema import Object, read_str
+from sparkinfer.errors import RequestError
+from workers.http_exchange import Exchange, Response, json_response
+from workers.http_generations import Generations
+
+V0_MODEL_PREFIX = "/api/v0/models/"
+
+
+class LmStudioRoutes:
+    """Handlers of /api/v0 and /api/v1."""
+
+    def __init__(self, generations: Generations, store: ResponseStore) -> None:
+        """store: where chats are kept whose clients go on by id."""
+        self._generations = generations
+        self._store = store
+
+    async def v0_models(self, _exchange: Exchange) -> Response:
+        """GET /api/v0/models"""
+        return json_response(v0_models(self._generations.accepting()))
+
+    async def v0_model(self, exchange: Exchange) -> Response:
+        """GET /api/v0/models/{id}"""
+        info = self._generations.accepting()
+        check_model_name(info, exchange.path.removeprefix(V0_MODEL_PREFIX))
+        return json_response(v0_model(info))
+
+    async def v0_chat(self, exchange: Exchange) -> Response | None:
+        """POST /api/v0/chat/completions"""
+        return await self._generations.run(exchange, _plan_v0_chat)
+
+    async def v0_completion(self, exchange: Exchange) -> Response | None:
+        """POST /api/v0/completions"""
+        return await self._generations.run(exchange, _plan_v0_completion)
+
+    async def v1_models(self, _exchange: Exchange) -> Response:
+        """GET /api/v1/models"""
+        return json_response(v1_models(self._generations.accepting()))
+
+    async def v1_chat(self, exchange: Exchange) -> Response | None:
+        """POST /api/v1/chat"""
+        return await self._generations.run(exchange, functools.partial(self._plan_v1, exchange.client_id))
+
+    async def no_embeddings(self, _exchange: Exchange) -> Response:
+        """POST /api/v0/embeddings"""
+        raise RequestError(501, "this server makes no embeddings", code="embeddings_unsupported")
+
+    async def no_management(self, _exchange: Exchange) -> Response:
+        """The routes that load, unload and fetch models."""
+        raise RequestError(501, "this server has one model, and its operator chooses it")
+
+    def _plan_v1(
+        self, owner: int, body: Object, info: ModelInfo, new_request_id: NewRequestId
+    ) -> tuple[Generation, MakeReply]:
+        asked = parse_v1_chat(body, info, new_request_id, functools.partial(self._store.history, owner))
+        save = functools.partial(self._save, owner, asked) if asked.store else None
+        return asked.generation, functools.partial(LmStudioReply, model=info.model, save=save)
+
+    def _save(self, owner: int, asked: LmStudioChat, response_id: str, blocks: list[Block]) -> None:
+        output = [_item(block) for block in blocks]
+        response = {"id": response_id, "object": "response", "status": "completed", "output": output}
+        self._store.put(owner, StoredResponse(response, asked.items))
+
+
+def _item(block: Block) -> dict[str, object]:
+    """As the Responses API has it."""
+    if block.kind == "reasoning":
+        return {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": block.text}]}
+    return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": block.text}]}
+
+
+def _checked(body: Object, info: ModelInfo) -> Object:
+    name = read_str(body, "model")
+    if name:
+        check_model_name(info, name)
+    return without_endless(body)
+
+
+def _plan_v0_chat(body: Object, info: ModelInfo, new_request_id: NewRequestId) -> tuple[Generation, MakeReply]:
+    generation = parse_chat(_checked(body, info), info, new_request_id)
+    return generation, functools.partial(V0ChatReply, info=info, exclude_reasoning=generation.exclude_reasoning)
+
+
+def _plan_v0_completion(body: Object, info: ModelInfo, new_request_id: NewRequestId) -> tuple[Generation, MakeReply]:
+    generation = parse_completion(_checked(body, info), info, new_request_id)
+    return generation, functools.partial(V0CompletionReply, info=info)
