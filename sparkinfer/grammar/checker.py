@@ -1,16 +1,94 @@
-"""What is wrong with a value, by its schema. Knows JSON Schema; never where the value comes from."""
+"""What is wrong with a value, by its schema. Knows JSON Schema; never where the value comes from.
+
+As the specification says, except that numbers are multiples within a relative 1e-9, patterns have ASCII classes, and
+the formats that grammars hold are held here too.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from typing import Any
 
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator, FormatChecker
+from jsonschema.exceptions import ValidationError
+from jsonschema.validators import extend
+from referencing import Registry
+from referencing.jsonschema import DRAFT202012
+
+from sparkinfer.grammar.formats import format_pattern
+from sparkinfer.grammar.pattern import PatternError, compiled
+
+_ROOT_URI = "urn:sparkinfer:root"
+_MULTIPLE_TOLERANCE = 1e-9
+
+
+def _multiple_of(_: Any, divisor: Any, value: Any, __: Any) -> Iterator[ValidationError]:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return
+    if isinstance(value, int) and isinstance(divisor, int):
+        is_multiple = value % divisor == 0
+    else:
+        quotient = value / divisor
+        is_multiple = math.isfinite(quotient) and abs(quotient - round(quotient)) <= _MULTIPLE_TOLERANCE * max(
+            1.0, abs(quotient)
+        )
+    if not is_multiple:
+        yield ValidationError(f"{value!r} is not a multiple of {divisor!r}")
+
+
+def _pattern(_: Any, pattern: str, value: Any, __: Any) -> Iterator[ValidationError]:
+    if isinstance(value, str) and not compiled(pattern).search(value):
+        yield ValidationError(f"{value!r} does not match {pattern!r}")
+
+
+def _items(validator: Any, items: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
+    """Draft 7's list of schemas, or what 2020-12 calls items."""
+    if not isinstance(value, list):
+        return
+    if isinstance(items, list):
+        for i, (item, child) in enumerate(zip(value, items)):
+            yield from validator.descend(item, child, path=i, schema_path=i)
+        items, first = schema.get("additionalItems", True), len(items)
+    else:
+        first = len(schema.get("prefixItems", ()))
+    for i, item in enumerate(value[first:], first):
+        yield from validator.descend(item, items, path=i)
+
+
+def _dependencies(validator: Any, dependencies: Any, value: Any, _: Any) -> Iterator[ValidationError]:
+    if not isinstance(value, dict):
+        return
+    for name, needed in dependencies.items():
+        if name in value:
+            child = {"required": needed} if isinstance(needed, list) else needed
+            yield from validator.descend(value, child, schema_path=name)
+
+
+_FORMATS = FormatChecker(formats=())
+for _name in ("date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"):
+    _format = compiled(format_pattern(_name) or "")
+    _FORMATS.checks(_name)(lambda value, form=_format: not isinstance(value, str) or form.search(value) is not None)
+
+_Validator = extend(
+    Draft202012Validator,
+    {"multipleOf": _multiple_of, "pattern": _pattern, "items": _items, "dependencies": _dependencies},
+)
 
 
 def first_violation(schema: Any, value: Any, root: Any = None) -> str | None:
-    """The first thing that `schema`, a part of `root`, finds wrong with `value`."""
-    if root is not None and isinstance(root, dict) and isinstance(schema, dict):
-        schema = {**{k: root[k] for k in ("$defs", "definitions") if k in root}, **schema}
-    for error in Draft202012Validator(schema).iter_errors(value):
-        return f"{error.json_path}: {error.message}"
-    return None
+    """The first thing that `schema` finds wrong with `value`, None when nothing is.
+
+    root: what "#/..." in a $ref points into; the schema itself when None
+    """
+    root = schema if root is None else root
+    if isinstance(root, bool):
+        root = {}
+    registry = Registry().with_resource(_ROOT_URI, DRAFT202012.create_resource(root))
+    resolver = registry.resolver(_ROOT_URI)
+    validator = _Validator(schema, format_checker=_FORMATS, registry=registry, _resolver=resolver)
+    try:
+        error = next(validator.iter_errors(value), None)
+    except (PatternError, RecursionError) as failure:
+        return f"$: {failure}"
+    return None if error is None else f"{error.json_path}: {error.message:.500}"

@@ -1,0 +1,79 @@
+"""What a schema forbids, as schemas. Knows keywords; never shapes or grammars.
+
+Each result is a set of schemas of which any one is enough not to be valid. Where a keyword's opposite cannot be said
+(some item is no integer), it is left out: what is left forbids too much, never too little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from sparkinfer.grammar.schema_document import TYPES, types_of
+
+# Keywords of our own, which no client can send: their names are not checked.
+NOT_PATTERN, NOT_VALUES = "\0notPattern", "\0notValues"
+
+_OPPOSITES = {
+    "minimum": ("number", "exclusiveMaximum"),
+    "maximum": ("number", "exclusiveMinimum"),
+    "exclusiveMinimum": ("number", "maximum"),
+    "exclusiveMaximum": ("number", "minimum"),
+    "pattern": ("string", NOT_PATTERN),
+}
+_COUNTS = {"Length": "string", "Items": "array", "Properties": "object"}
+
+
+def negated(schema: dict[str, Any]) -> list[list[Any]]:
+    """Alternatives, each a list of schemas that have to hold together; `schema` is an object without annotations."""
+    found: list[list[Any]] = [[alternative] for alternative in _of_values(schema)]
+    for keyword, (kind, opposite) in _OPPOSITES.items():
+        if keyword in schema:
+            value = [schema[keyword]] if opposite == NOT_PATTERN else schema[keyword]
+            found.append([{"type": kind, opposite: value}])
+    for name, kind in _COUNTS.items():
+        low, high = schema.get(f"min{name}", 0), schema.get(f"max{name}")
+        if low:
+            found.append([{"type": kind, f"max{name}": low - 1}])
+        if high is not None:
+            found.append([{"type": kind, f"min{name}": int(high) + 1}])
+    found += _of_properties(schema)
+    found += _of_applicators(schema)
+    return found
+
+
+def _of_values(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    kinds = types_of(schema)
+    if kinds is not None:
+        others = [kind for kind in TYPES if kind not in kinds and not (kind == "integer" and "number" in kinds)]
+        if "integer" in kinds:
+            others = [kind for kind in others if kind != "number"]  # numbers that are no integers
+        if others:
+            yield {"type": others}
+    for values in (schema.get("enum"), [schema["const"]] if "const" in schema else None):
+        if values is not None:
+            compound = {"array" if isinstance(v, list) else "object" for v in values if isinstance(v, list | dict)}
+            yield {"type": [kind for kind in TYPES if kind not in compound], NOT_VALUES: values}
+
+
+def _of_properties(schema: dict[str, Any]) -> Iterator[list[Any]]:
+    for name in schema.get("required", ()):
+        yield [{"type": "object", "properties": {name: False}}]
+    for name, child in schema.get("properties", {}).items():
+        yield [{"type": "object", "required": [name], "properties": {name: {"not": child}}}]
+
+
+def _of_applicators(schema: dict[str, Any]) -> Iterator[list[Any]]:
+    if "anyOf" in schema:
+        yield [{"not": child} for child in schema["anyOf"]]
+    for child in schema.get("allOf", ()):
+        yield [{"not": child}]
+    if "not" in schema:
+        yield [schema["not"]]
+    if "$ref" in schema:
+        yield [{"not": {"$ref": schema["$ref"]}}]
+    if "if" in schema:
+        if "then" in schema:
+            yield [schema["if"], {"not": schema["then"]}]
+        if "else" in schema:
+            yield [{"not": schema["if"]}, {"not": schema["else"]}]

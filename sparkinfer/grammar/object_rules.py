@@ -1,0 +1,209 @@
+"""The rule of an object: its properties in order, then names of the client's choosing. Knows shapes and notation."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
+
+from sparkinfer.grammar import char_set
+from sparkinfer.grammar.expansion import Expansion
+from sparkinfer.grammar.pattern import PatternError, Term, compiled, full_match
+from sparkinfer.grammar.schema_document import fail
+from sparkinfer.grammar.shapes import LiteralShape, ObjectShape, Parts, StringShape
+from sparkinfer.grammar.terminals import SHARED, is_satisfiable, json_literal, json_string
+
+_MAX_PATTERNS = 4  # of one object, whose every combination is a case of its own
+
+
+class Rules(Protocol):
+    """What is shared by all objects of a document."""
+
+    expansion: Expansion
+
+    def can_be(self, parts: Parts) -> bool: ...
+    def name(self, parts: Parts) -> str: ...
+    def helper(self, text: str) -> str: ...
+    def terminal(self, text: str) -> str: ...
+
+
+class _Extra(NamedTuple):
+    """Names that are not listed, and what their values have to be."""
+
+    key: str                          # the text of a terminal
+    parts: Parts
+
+
+class ObjectRules:
+    """One object's."""
+
+    def __init__(self, rules: Rules, shape: ObjectShape) -> None:
+        self._rules = rules
+        self._shape = shape
+        self._expansion = rules.expansion
+        names, self._name_shapes = self._names_allowed()
+        self._listed = list(dict.fromkeys([*shape.listed, *names]))
+        self._values = {name: self._expansion.property_parts(shape, name) for name in self._listed}
+        self._extras = self._find_extras()
+
+    def children(self) -> Iterator[Parts]:
+        """What the values have to be."""
+        yield from self._values.values()
+        yield from (extra.parts for extra in self._extras)
+
+    def can_finish(self) -> bool:
+        """Whether every required property can be finished, and enough of the others."""
+        properties = self._properties()
+        if not all(name in properties for name in self._shape.required):
+            return False
+        has_extras = any(self._rules.can_be(extra.parts) for extra in self._extras)
+        return has_extras or len(properties) >= self._shape.min_properties
+
+    def text(self) -> str:
+        """The right-hand side for the object."""
+        extras = [
+            f"{self._rules.terminal(extra.key)} JSON_COLON {self._rules.name(extra.parts)}"
+            for extra in self._extras if self._rules.can_be(extra.parts)
+        ]  # fmt: skip
+        extra = "" if not extras else extras[0] if len(extras) == 1 else self._rules.helper(" | ".join(extras))
+        shape, num_required = self._shape, len(self._shape.required)
+        if extra and shape.min_properties > num_required + 1:
+            self._expansion.approximate(shape.min_path, "minProperties")  # the same name might come twice
+        sequence = _Sequence(self._rules, shape, [
+            (f"{json_literal(name)} JSON_COLON {self._rules.name(self._values[name])}", name in shape.required)
+            for name in self._properties()
+        ], extra)  # fmt: skip
+        return f"JSON_OBJECT {sequence.text(0, 0)} JSON_OBJECT_END"
+
+    def _properties(self) -> list[str]:
+        """The listed names that can have a value."""
+        names = tuple(self._shape.names)
+        return [
+            name for name, parts in self._values.items()
+            if self._rules.can_be(parts) and self._expansion.is_valid(name, names)
+        ]  # fmt: skip
+
+    def _names_allowed(self) -> tuple[list[str], list[StringShape]]:
+        """What propertyNames leaves: some names, and shapes of others."""
+        if not self._shape.names:
+            return [], [StringShape()]
+        names: list[str] = []
+        shapes: list[StringShape] = []
+        for shape in self._expansion.shapes(tuple(self._shape.names)):
+            if isinstance(shape, LiteralShape):
+                names += [value for value in shape.values if isinstance(value, str)]
+            elif isinstance(shape, StringShape):
+                shapes.append(shape)
+        return names, shapes
+
+    def _find_extras(self) -> list[_Extra]:
+        """One for each set of patterns that a name can match."""
+        patterns: dict[str, str] = {p: path for source in self._shape.sources for p, path, _ in source.patterns}
+        if len(patterns) > _MAX_PATTERNS:
+            fail(next(iter(patterns.values())), f"one object may have {_MAX_PATTERNS} patterns")
+        extras = []
+        for matched in itertools.product((True, False), repeat=len(patterns)):
+            case = dict(zip(patterns, matched))
+            parts = self._parts_of(case)
+            if any(part.schema is False for part in parts):
+                continue
+            for shape in self._name_shapes:
+                key = self._key(shape, case, patterns)
+                if key is not None:
+                    extras.append(_Extra(key, parts))
+        return extras
+
+    def _parts_of(self, case: dict[str, bool]) -> Parts:
+        parts: list[Any] = []
+        for source in self._shape.sources:
+            matched = [part for pattern, _, part in source.patterns if case[pattern]]
+            if not matched and source.additional is not None:
+                matched = [source.additional]
+            parts += matched
+        return tuple(dict.fromkeys(parts))
+
+    def _key(self, shape: StringShape, case: dict[str, bool], paths: dict[str, str]) -> str | None:
+        """A terminal for unlisted names of a shape that match the patterns of a case; None: there are none."""
+        more: list[Term] = []
+        for pattern, is_matched in case.items():
+            try:
+                terms = full_match(pattern, char_set.in_json)
+            except PatternError as error:
+                fail(f"{paths[pattern]}.{pattern}", str(error))
+            if len(terms) > 1 and not is_matched:
+                fail(f"{paths[pattern]}.{pattern}", "look-ahead is not supported beside other names")
+            more += terms if is_matched else [Term(terms[0].regex, not terms[0].is_negated)]
+        taken = [name for name in self._listed if all(
+            (compiled(pattern).search(name) is not None) == is_matched for pattern, is_matched in case.items()
+        )]  # fmt: skip
+        key = json_string(StringShape(
+            shape.min_length, shape.max_length, shape.patterns, shape.not_patterns, [*shape.excluded, *taken]
+        ), more)  # fmt: skip
+        return key if key in SHARED or is_satisfiable(key) else None
+
+
+class _Sequence:
+    """Members in order, with commas between them, as rules by position and number written so far."""
+
+    def __init__(self, rules: Rules, shape: ObjectShape, members: list[tuple[str, bool]], extra: str) -> None:
+        """members: text, and whether it is required; extra: any number of times after them, "" without one."""
+        self._rules = rules
+        self._members = members
+        self._extra = extra
+        self._least = shape.min_properties
+        self._most = shape.max_properties
+        self._counts_to = 1 if self._least <= 1 and self._most is None else max(self._least, (self._most or 0) + 1)
+        self._names: dict[tuple[int, int], str] = {}
+        self._required_after = [sum(is_needed for _, is_needed in members[i:]) for i in range(len(members) + 1)]
+
+    def text(self, position: int, written: int) -> str:
+        """What may come from a position on, after so many members (or more, where no more are counted)."""
+        if position == len(self._members):
+            return self._end(written)
+        member, is_required = self._members[position]
+        comma = "JSON_COMMA " if written else ""
+        count = min(written + 1, self._counts_to)
+        with_it = f"{comma}{member} {self._next(position + 1, count)}" if self._can(position + 1, count) else None
+        if is_required:
+            return with_it or ""
+        without = self._next(position + 1, written) if self._can(position + 1, written) else None
+        if with_it is None:
+            return without or ""
+        if without is None:
+            return with_it
+        if count == written:
+            return f"({comma}{member})? {without}"
+        return f"({with_it} | {without})" if without else f"({with_it})?"
+
+    def _next(self, position: int, written: int) -> str:
+        """As `text`, by name where it is more than an end."""
+        if position == len(self._members):
+            return self._end(written)
+        key = (position, written)
+        if key not in self._names:
+            self._names[key] = self._rules.helper(self.text(position, written))
+        return self._names[key]
+
+    def _can(self, position: int, written: int) -> bool:
+        """Whether the number of members can still come out right."""
+        if self._most is not None and written + self._required_after[position] > self._most:
+            return False
+        return bool(self._extra) or written + len(self._members) - position >= self._least
+
+    def _end(self, written: int) -> str:
+        if not self._extra:
+            return ""
+        low = max(0, self._least - written)
+        high = None if self._most is None else self._most - written
+        if high == 0:
+            return ""
+        if written:
+            return f"(JSON_COMMA {self._extra}){_times(low, high)}"
+        more = f"{self._extra} (JSON_COMMA {self._extra}){_times(max(0, low - 1), None if high is None else high - 1)}"
+        return more if low else f"({more})?"
+
+
+def _times(low: int, high: int | None) -> str:
+    if high is None:
+        return f"{{{low},}}" if low else "*"
+    return f"{{{low},{high}}}"

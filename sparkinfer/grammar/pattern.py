@@ -1,0 +1,170 @@
+"""A schema's regular expression as one of a grammar: anchored, and in the notation that the text will have.
+
+Patterns are ECMA 262's, as far as Python's parser reads them; \\d, \\w and \\s are ASCII. Never knows a schema.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import warnings
+from collections.abc import Callable, Sequence
+from re import _constants, _parser  # type: ignore[attr-defined]
+from typing import Any, NamedTuple
+
+from sparkinfer.grammar import char_set
+from sparkinfer.grammar.char_set import Ranges
+
+Encode = Callable[[Ranges], str]  # char_set.raw or char_set.in_json
+
+_CATEGORIES: dict[Any, Ranges] = {
+    _constants.CATEGORY_DIGIT: char_set.DIGITS,
+    _constants.CATEGORY_NOT_DIGIT: char_set.complement(char_set.DIGITS),
+    _constants.CATEGORY_WORD: char_set.WORD,
+    _constants.CATEGORY_NOT_WORD: char_set.complement(char_set.WORD),
+    _constants.CATEGORY_SPACE: char_set.ASCII_SPACE,
+    _constants.CATEGORY_NOT_SPACE: char_set.complement(char_set.SPACE),
+}
+_STARTS = (_constants.AT_BEGINNING, _constants.AT_BEGINNING_STRING)
+_ENDS = (_constants.AT_END, _constants.AT_END_STRING)
+_NAMED_GROUP = re.compile(r"\(\?<(?![=!])")
+MAX_REPEATS = 100_000
+
+
+class PatternError(ValueError):
+    """A pattern that is no regular expression, or uses what a grammar cannot hold."""
+
+
+class Term(NamedTuple):
+    """Text that has to match as a whole, or not to."""
+
+    regex: str
+    is_negated: bool = False
+
+
+def compiled(pattern: str) -> re.Pattern[str]:
+    """For looking at values that are already there; `search` is the schema's meaning. Raises PatternError."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # "possible nested set": ECMA has no sets in sets
+            return re.compile(_NAMED_GROUP.sub("(?P<", pattern), re.ASCII)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise PatternError(f"is not a valid regular expression: {error}") from error
+
+
+@functools.lru_cache(1024)
+def full_match(pattern: str, encode: Encode) -> tuple[Term, ...]:
+    """What text must match from end to end to hold a match of `pattern` somewhere: every term. Raises PatternError."""
+    compiled(pattern)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        parsed = _parser.parse(_NAMED_GROUP.sub("(?P<", pattern), re.ASCII)
+    if parsed.state.flags & (re.IGNORECASE | re.MULTILINE | re.DOTALL | re.VERBOSE):
+        raise PatternError("flags inside a pattern are not supported")
+    writer = _Writer(encode)
+    items, terms = writer.without_lookaheads(list(parsed))
+    try:
+        return (Term(writer.sequence(items, is_left=True, is_right=True)), *terms)
+    except RecursionError:
+        raise PatternError("is nested too deeply") from None
+
+
+class _Writer:
+    """Writes a parsed pattern. is_left, is_right: nothing of the pattern stands on that side, so that anything may."""
+
+    def __init__(self, encode: Encode) -> None:
+        self._encode = encode
+        self._anything = f"(?:{encode(char_set.EVERY)})*"
+
+    def without_lookaheads(self, items: list[Any]) -> tuple[list[Any], list[Term]]:
+        """Look-aheads at the start of a pattern say something about the whole text: terms of their own."""
+        if not items or items[0] not in [(_constants.AT, start) for start in _STARTS]:
+            return items, []
+        terms, rest = [], items[1:]
+        while rest and rest[0][0] in (_constants.ASSERT, _constants.ASSERT_NOT) and rest[0][1][0] == 1:
+            kind, (_, ahead) = rest.pop(0)
+            terms.append(Term(self.sequence([items[0], *ahead], True, True), kind is _constants.ASSERT_NOT))
+        return [items[0], *rest], terms
+
+    def sequence(self, items: Sequence[Any], is_left: bool = False, is_right: bool = False) -> str:
+        items = list(items)
+        if len(items) == 1 and items[0][0] in (_constants.BRANCH, _constants.SUBPATTERN):
+            return self._item(items[0], is_left, is_right)
+        starts = is_left and bool(items) and items[0][0] is _constants.AT and items[0][1] in _STARTS
+        if starts:
+            del items[0]
+        ends = is_right and bool(items) and items[-1][0] is _constants.AT and items[-1][1] in _ENDS
+        if ends:
+            del items[-1]
+        inner_left = is_left and not starts and bool(items) and _has_anchor(items[0])
+        inner_right = is_right and not ends and bool(items) and _has_anchor(items[-1])
+        last = len(items) - 1
+        parts = [self._item(item, inner_left and i == 0, inner_right and i == last) for i, item in enumerate(items)]
+        before = self._anything if is_left and not starts and not inner_left else ""
+        after = self._anything if is_right and not ends and not inner_right else ""
+        return before + "".join(parts) + after
+
+    def _item(self, item: Any, is_left: bool, is_right: bool) -> str:
+        kind, value = item
+        if kind is _constants.BRANCH:
+            return f"(?:{'|'.join(self.sequence(branch, is_left, is_right) for branch in value[1])})"
+        if kind is _constants.SUBPATTERN:
+            _, added, removed, inner = value
+            if added or removed:
+                raise PatternError("flags inside a pattern are not supported")
+            return f"(?:{self.sequence(inner, is_left, is_right)})"
+        if kind in (_constants.MAX_REPEAT, _constants.MIN_REPEAT):
+            low, high, inner = value
+            bounds = f"{{{low},{'' if high is _constants.MAXREPEAT else high}}}"
+            if low > MAX_REPEATS or (high is not _constants.MAXREPEAT and high > MAX_REPEATS):
+                raise PatternError(f"repeats more than {MAX_REPEATS} times")
+            return f"(?:{self.sequence(inner)}){bounds}"
+        return self._encode(_ranges(kind, value))
+
+
+def _has_anchor(item: Any) -> bool:
+    """Whether an anchor stands in a group, which then takes care of its own side."""
+    kind, value = item
+    if kind is _constants.SUBPATTERN:
+        return any(_is_anchor(inner) or _has_anchor(inner) for inner in value[3])
+    if kind is _constants.BRANCH:
+        return any(_is_anchor(inner) or _has_anchor(inner) for branch in value[1] for inner in branch)
+    return False
+
+
+def _is_anchor(item: Any) -> bool:
+    return item[0] is _constants.AT
+
+
+def _ranges(kind: Any, value: Any) -> Ranges:
+    if kind is _constants.LITERAL:
+        return ((value, value),)
+    if kind is _constants.NOT_LITERAL:
+        return char_set.complement(((value, value),))
+    if kind is _constants.ANY:
+        return char_set.complement(char_set.LINE_ENDS)
+    if kind is _constants.IN:
+        return _class(value)
+    raise PatternError(_UNSUPPORTED.get(kind, "has a construct that is not supported"))
+
+
+_UNSUPPORTED = {
+    _constants.AT: "has an anchor or a word boundary in its middle, which is not supported",
+    _constants.ASSERT: "has look-around, which is supported after ^ alone",
+    _constants.ASSERT_NOT: "has look-around, which is supported after ^ alone",
+    _constants.GROUPREF: "has a back-reference, which is not supported",
+}
+
+
+def _class(items: Sequence[Any]) -> Ranges:
+    is_negated = bool(items) and items[0][0] is _constants.NEGATE
+    ranges: list[tuple[int, int]] = []
+    for kind, value in items[is_negated:]:
+        if kind is _constants.LITERAL:
+            ranges.append((value, value))
+        elif kind is _constants.RANGE:
+            ranges.append(value)
+        elif kind is _constants.CATEGORY:
+            ranges += _CATEGORIES[value]
+    merged = char_set.union(ranges)
+    return char_set.complement(merged) if is_negated else merged

@@ -1,0 +1,105 @@
+"""Texts of terminals: JSON's punctuation, and strings under constraints. Knows notation; never schemas.
+
+A string whose characters matter is written in one way only (char_set.in_json), so that what is excluded cannot come
+back in another spelling.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+import numpy as np
+
+from sparkinfer.grammar import char_set
+from sparkinfer.grammar.matcher import GrammarError, Matcher
+from sparkinfer.grammar.number_text import ANY_INTEGER, ANY_NUMBER
+from sparkinfer.grammar.output_grammar import OutputGrammar, literal
+from sparkinfer.grammar.pattern import Encode, Term, full_match
+from sparkinfer.grammar.shapes import StringShape
+from sparkinfer.grammar.tokenizer_adapter import byte_tokenizer
+
+_SPACE = r"([ ]|\r?\n[ \t]{0,80})?"  # bounded: a model that likes newlines cannot go on with them for ever
+_HIGH, _LOW = r"[dD][89abAB][0-9a-fA-F]{2}", r"[dD][c-fC-F][0-9a-fA-F]{2}"
+_ESCAPE = rf'\\(["\\\/bfnrt]|u([0-9abcefABCEF][0-9a-fA-F]{{3}}|[dD][0-7][0-9a-fA-F]{{2}}|{_HIGH}\\u{_LOW}))'
+
+SHARED = {
+    "JSON_STRING": rf'/"([^"\\\x00-\x1f]|{_ESCAPE})*"/',
+    "JSON_NUMBER": f"/{ANY_NUMBER}/",
+    "JSON_INTEGER": f"/{ANY_INTEGER}/",
+    "JSON_OBJECT": rf"/\{{{_SPACE}/",
+    "JSON_OBJECT_END": rf"/{_SPACE}\}}/",
+    "JSON_ARRAY": rf"/\[{_SPACE}/",
+    "JSON_ARRAY_END": rf"/{_SPACE}\]/",
+    "JSON_COMMA": f"/,{_SPACE}/",
+    "JSON_COLON": "/:[ ]?/",
+}
+_CHARACTER = char_set.in_json(char_set.EVERY)
+_byte_tokenizer = byte_tokenizer(())
+
+
+def json_literal(value: object) -> str:
+    """JSON text of a value, as Lark writes that text; strings in the one spelling that they have in terminals.
+
+    >>> print(json_literal('a/"é'), json_literal([1, {"a": None}]))
+    "\\"a/\\\\\\"é\\"" "[1, {\\"a\\": null}]"
+    """
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        text = json.dumps(value)
+    return literal(text)
+
+
+def json_string(shape: StringShape, more: Iterable[Term] = ()) -> str:
+    """A terminal for JSON strings of a shape; "JSON_STRING" where anything goes.
+
+    more: further terms over the inside of the string, in char_set.in_json's notation. Raises PatternError.
+    """
+    terms = [*more, *_pattern_terms(shape, char_set.in_json)]
+    if shape.min_length or shape.max_length is not None:
+        most = "" if shape.max_length is None else shape.max_length
+        terms.append(Term(f"{_CHARACTER}{{{shape.min_length},{most}}}"))
+    if not terms and not shape.excluded:
+        return "JSON_STRING"
+    wanted = [f'/"(?:{term.regex})"/' for term in terms if not term.is_negated]
+    unwanted = [f'~/"(?:{term.regex})"/' for term in terms if term.is_negated]
+    if shape.excluded:
+        unwanted.append(f"~({' | '.join(json_literal(text) for text in shape.excluded)})")
+    return " & ".join([*(wanted or [f'/"{_CHARACTER}*"/']), *unwanted])
+
+
+def raw_string(shape: StringShape, free_of: Iterable[str]) -> str:
+    """A terminal for text of a shape, as it is.
+
+    free_of: regular expressions that the text has to match as well, from end to end. Raises PatternError.
+    """
+    wanted = [f"/{regex}/" for regex in free_of]
+    if shape.min_length or shape.max_length is not None:
+        most = "" if shape.max_length is None else shape.max_length
+        wanted.append(f"/(?s:.{{{shape.min_length},{most}}})/")
+    terms = _pattern_terms(shape, char_set.raw)
+    wanted += [f"/{term.regex}/" for term in terms if not term.is_negated]
+    unwanted = [f"~/{term.regex}/" for term in terms if term.is_negated]
+    if shape.excluded:
+        unwanted.append(f"~({' | '.join(literal(text) for text in shape.excluded)})")
+    return " & ".join([*(wanted or ["/(?s:.*)/"]), *unwanted])
+
+
+def is_satisfiable(terminal: str) -> bool:
+    """Whether some text matches a terminal's definition; it refers to no other."""
+    try:
+        matcher = Matcher.compile(OutputGrammar(f"start: TEXT\nTEXT: {terminal}"), _byte_tokenizer)
+        matcher.fill(np.zeros(-(-_byte_tokenizer.vocab_size // 32), np.int32))
+    except GrammarError:
+        return False
+    return not matcher.is_over or matcher.is_accepting
+
+
+def _pattern_terms(shape: StringShape, encode: Encode) -> list[Term]:
+    terms = [term for pattern, _ in shape.patterns for term in full_match(pattern, encode)]
+    for pattern, _ in shape.not_patterns:
+        # of several terms one has to fail; it is the first that does
+        terms.append(Term(full_match(pattern, encode)[0].regex, is_negated=True))
+    return terms
