@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkinfer.config import ENVIRONMENT, Config, load_config
+from sparkinfer.config import Config, load_config
+from sparkinfer.config_environment import ENVIRONMENT
 from sparkinfer.errors import ConfigError
 
 OPS = Path(__file__).resolve().parent.parent / "ops"
