@@ -121,7 +121,7 @@ def time_model(name: str, batches: list[int], contexts: list[int], pdl: bool, wi
             bound = step_bytes(weights, shape, num_seqs, context_len) / bandwidth * 1e6
             print(f"  batch {num_seqs} context {context_len}: {us:.0f} us a step, {num_seqs / us * 1e6:.0f} tok/s, "
                   f"{bound / us:.0%} of the bound", flush=True)
-            if with_profile and num_seqs == batches[0]:
+            if with_profile:
                 profile(step, inputs, us)
             del inputs
             torch.cuda.empty_cache()

@@ -18,6 +18,7 @@ from triton.runtime.jit import JITFunction, mangle_type
 
 from kernels.dequantize import dequantize
 from kernels.few_rows import MIN_ROWS
+from sparkinfer.model.cuda.chunked_delta_rule import chunked_delta_rule
 from sparkinfer.model.cuda.decode import DecodeStep
 from tests.kernels.random_model import TINY_DENSE, TINY_HYBRID, random_inputs, random_model
 
@@ -87,6 +88,8 @@ def compile_decode_steps(name: str) -> int:
         recorder.record(lambda w=weights, i=inputs, n=num_seqs: DecodeStep(w, n, cpu, pdl).run(i))
         plain = torch.empty(weights.output.num_rows, weights.output.num_cols, dtype=torch.float16)
         recorder.record(lambda w=weights.output, y=plain: dequantize(w, y))
+    tokens, gates = torch.zeros(70, 2, 128), torch.zeros(70, 2)
+    recorder.record(lambda: chunked_delta_rule(tokens, tokens, tokens, gates, gates, torch.zeros(2, 128, 128)))
     return len(recorder.compiled)
 
 

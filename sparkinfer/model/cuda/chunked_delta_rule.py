@@ -1,4 +1,4 @@
-"""The gated delta rule by chunks, as a GPU likes it: batched products of small matrices, no triangular solver.
+"""The gated delta rule by chunks, as a GPU likes it: batched products of small matrices between two kernels.
 
 Formulas and arguments as kernels/reference/gated_delta_rule.py (chunked_gated_delta_rule). Knows heads; never slots.
 """
@@ -9,42 +9,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-CHUNK = 64   # tokens
-BLOCK = 16   # rows inverted one after another; larger triangles are put together from such
-
-
-def unit_lower_inverse(lower: Tensor) -> Tensor:
-    """(I + A)^-1 for strictly lower A [..., 64, 64], by forward substitution in blocks of 16, then block by block.
-
-    [[P, 0], [C, Q]]^-1 = [[P^-1, 0], [-Q^-1 C P^-1, Q^-1]]
-    """
-    blocks = torch.stack([lower[..., i : i + BLOCK, i : i + BLOCK] for i in range(0, CHUNK, BLOCK)], dim=-3)
-    inverse = -blocks
-    for i in range(1, BLOCK):
-        inverse[..., i, :i] += (inverse[..., i : i + 1, :i] @ inverse[..., :i, :i])[..., 0, :]
-    inverse = inverse + torch.eye(BLOCK, device=lower.device)
-    size = BLOCK
-    while size < CHUNK:
-        first, second = inverse[..., 0::2, :, :], inverse[..., 1::2, :, :]
-        starts = range(0, CHUNK, 2 * size)
-        below = torch.stack([lower[..., i + size : i + 2 * size, i : i + size] for i in starts], dim=-3)
-        corner = -(second @ below @ first)
-        top = torch.cat((first, torch.zeros_like(first)), dim=-1)
-        inverse = torch.cat((top, torch.cat((corner, second), dim=-1)), dim=-2)
-        size *= 2
-    return inverse[..., 0, :, :]
+from kernels.delta_rule_scan import CHUNK, ChunkTerms, delta_rule_scan
+from kernels.reference.gated_delta_rule import chunked_gated_delta_rule
+from kernels.unit_lower_inverse import unit_lower_inverse
 
 
 def chunked_delta_rule(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
     """One sequence through the rule.
 
     q, k:    [num_tokens, heads, d_k] f32, normalised; q already scaled
     v:       [num_tokens, heads, d_v] f32
     g, beta: [num_tokens, heads] f32
-    state:   [heads, d_k, d_v] f32; not changed
-    returns  outputs [num_tokens, heads, d_v] and the state after the last token
+    state:   [heads, d_k, d_v] f32; changed in place
+    returns  outputs [num_tokens, heads, d_v]
     """
     num_tokens = q.shape[0]
     q, k, v, g, beta = (_to_chunks(x) for x in (q, k, v, g, beta))
@@ -53,21 +32,25 @@ def chunked_delta_rule(
     pairwise = (decay[..., :, None] - decay[..., None, :]).masked_fill(future, float("-inf")).exp()
     k_beta = k * beta[..., None]
     inverse = unit_lower_inverse((k_beta @ k.mT * pairwise).tril(-1))
-    u = inverse @ (v * beta[..., None])
-    w = inverse @ (k_beta * decay.exp()[..., None])
-    scores = q @ k.mT * pairwise
-    q = q * decay.exp()[..., None]
-    to_end = (k * (decay[..., -1:] - decay).exp()[..., None]).mT
-    carry = decay[..., -1].exp()[..., None, None]
-    outputs = torch.empty_like(v)
-    for i in range(q.shape[1]):
-        residual = torch.baddbmm(u[:, i], w[:, i], state, alpha=-1)
-        outputs[:, i] = torch.baddbmm(q[:, i] @ state, scores[:, i], residual)
-        state = torch.baddbmm(carry[:, i] * state, to_end[:, i], residual)
-    return outputs.flatten(1, 2).transpose(0, 1)[:num_tokens], state
+    terms = ChunkTerms(
+        u=inverse @ (v * beta[..., None]),
+        w=inverse @ (k_beta * decay.exp()[..., None]),
+        q=q * decay.exp()[..., None],
+        k=k * (decay[..., -1:] - decay).exp()[..., None],
+        scores=q @ k.mT * pairwise,
+        carry=decay[..., -1].exp(),
+    )
+    return delta_rule_scan(terms, state).flatten(1, 2).transpose(0, 1)[:num_tokens]
+
+
+def plain_delta_rule(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor) -> Tensor:
+    """`chunked_delta_rule` without kernels."""
+    out, new_state = chunked_gated_delta_rule(*(x[None] for x in (q, k, v, g, beta, state)))
+    state.copy_(new_state[0])
+    return out[0]
 
 
 def _to_chunks(x: Tensor) -> Tensor:
     """[num_tokens, heads, ...] -> [heads, chunks, 64, ...]; zeros pad: no decay, no write."""
     padded = F.pad(x, (0, 0) * (x.dim() - 1) + (0, -x.shape[0] % CHUNK))
-    return padded.transpose(0, 1).reshape(x.shape[1], -1, CHUNK, *x.shape[2:])
+    return padded.transpose(0, 1).reshape(x.shape[1], -1, CHUNK, *x.shape[2:]).contiguous()

@@ -21,7 +21,7 @@ from kernels.reference.rms_norm import rms_norm
 from kernels.reference.rope_store_kv import rope_store_kv
 from kernels.reference.store_kv import store_kv
 from sparkinfer.model.cuda import dequantize
-from sparkinfer.model.cuda.chunked_delta_rule import chunked_delta_rule
+from sparkinfer.model.cuda.chunked_delta_rule import chunked_delta_rule, plain_delta_rule
 from sparkinfer.model.cuda.output_head import OutputHead
 from sparkinfer.model.cuda.pools import DecodePools
 from sparkinfer.model.cuda.weights import AttentionLayer, DecodeWeights, DeltaNetLayer, DenseFFN, ExpertFFN
@@ -67,6 +67,7 @@ class Prefill:
         self._device = device
         is_cpu = device.type == "cpu"
         self._dtype = torch.float32 if is_cpu else torch.float16
+        self._delta_rule = plain_delta_rule if is_cpu else chunked_delta_rule
         self._grouped_dtype = torch.float32 if is_cpu else torch.bfloat16  # the grouped product's one type
 
     def run(self, batch: PrefillBatch) -> Tensor:
@@ -161,8 +162,7 @@ class Prefill:
             q, k, v = torch.split(parts, [small.num_k_heads, small.num_k_heads, heads], dim=1)
             repeats = (1, heads // small.num_k_heads, 1)
             q, k = l2_normalize(q).repeat(repeats) * head_dim**-0.5, l2_normalize(k).repeat(repeats)
-            result = chunked_delta_rule(q, k, v, g[chunk.rows], beta[chunk.rows], state[chunk.slot])
-            out[chunk.rows], state[chunk.slot] = result
+            out[chunk.rows] = self._delta_rule(q, k, v, g[chunk.rows], beta[chunk.rows], state[chunk.slot])
         out = rms_norm(out, small.norm, eps).flatten(1) * F.silu(z)
         return self._matmul(out, layer.output)
 
