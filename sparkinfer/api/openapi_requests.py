@@ -177,6 +177,13 @@ _TOOL = _message(
     ["tool"], {"content": _CONTENT, "tool_call_id": {"type": "string", "minLength": 1}}, "content", "tool_call_id"
 )
 
+def _of_chat_or_prompt(prompt: Schema, others: dict[str, Schema]) -> Schema:
+    """A body of either kind, with `others`; what concerns chats is not looked at beside a prompt."""
+    messages = array(ref("Message"), 1, MAX_MESSAGES)
+    chat = body({"messages": messages, "prompt": {"type": "null"}, **TEMPLATE, **others}, "messages")
+    return {"anyOf": [chat, body({"prompt": prompt, "messages": {"type": "null"}, **others}, "prompt")]}
+
+
 REQUESTS: dict[str, Schema] = {
     "Tool": closed({"type": {"type": "string", "const": "function"}, "function": ref("Function")}, "type", "function"),
     "Function": closed(
@@ -237,11 +244,9 @@ REQUESTS: dict[str, Schema] = {
         },
         "prompt",
     ),
-    "ScoreRequest": body(
+    "ScoreRequest": _of_chat_or_prompt(
+        {"anyOf": [{"type": "string", "minLength": 1}, array(TOKEN_ID, 1)]},
         {
-            "messages": array(ref("Message"), 1, MAX_MESSAGES),
-            "prompt": {"anyOf": [{"type": "string", "minLength": 1}, array(TOKEN_ID, 1)]},
-            **TEMPLATE,
             "completion": {"type": "string", "minLength": 1},
             "completion_token_ids": array(TOKEN_ID, 1),
             "prompt_only": BOOLEAN,
@@ -250,17 +255,9 @@ REQUESTS: dict[str, Schema] = {
             "stream": {"type": "boolean", "enum": [False]},
             "model": STRING,
             "user": STRING,
-        }
+        },
     ),
-    "TokenizeRequest": body(
-        {
-            "messages": array(ref("Message"), 1, MAX_MESSAGES),
-            "prompt": PROMPT,
-            **TEMPLATE,
-            "return_token_ids": BOOLEAN,
-            "return_pieces": BOOLEAN,
-        }
-    ),
+    "TokenizeRequest": _of_chat_or_prompt(PROMPT, {"return_token_ids": BOOLEAN, "return_pieces": BOOLEAN}),
     "TemplateRequest": body({"messages": array(ref("Message"), 1, MAX_MESSAGES), **TEMPLATE}, "messages"),
     "DetokenizeRequest": body(
         {"token_ids": array(TOKEN_ID), "tokens": array(TOKEN_ID), "skip_special_tokens": BOOLEAN}

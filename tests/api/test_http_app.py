@@ -9,23 +9,12 @@ import socket
 import httpx
 import pytest
 
-from ipc.messages import Delta, Failed, Started
 from sparkinfer.config import ServerConfig
-from sparkinfer.errors import RequestError
-from sparkinfer.request import FinishReason, Request
-from tests.api.app_server import AppServer, finished
+from tests.api.app_server import AppServer
+from tests.api.error_checks import check_error
 
 CHAT = "/v1/chat/completions"
 BODY = {"messages": [{"role": "user", "content": "Hello"}]}
-
-
-def check_error(response: httpx.Response, status: int, code: str | None) -> dict[str, str]:
-    assert response.status_code == status, response.text
-    error = response.json()["error"]
-    assert set(error) == {"message", "type", "param", "code"}
-    assert error["message"]
-    assert error["code"] == code
-    return error
 
 
 def test_small_documents(http: httpx.Client) -> None:
@@ -163,57 +152,6 @@ def test_stream_headers_and_frames(http: httpx.Client) -> None:
         assert [c["finish_reason"] for c in own].count("stop") == 1
 
 
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize(("status", "retry_after"), [(400, None), (429, "1"), (503, "1"), (500, None)])
-def test_failure_before_the_first_token_is_a_real_status(
-    app: AppServer, http: httpx.Client, stream: bool, status: int, retry_after: str | None
-) -> None:
-    app.pool.script = lambda request: [[Failed(request.request_id, status, "no", "messages", "some_code")]]
-    response = http.post(CHAT, json=BODY | {"stream": stream})
-    assert check_error(response, status, "some_code")["param"] == "messages"
-    assert response.headers.get("retry-after") == retry_after
-
-
-def started_then_failed(request: Request) -> list[list[object]]:
-    return [
-        [Started(request.request_id, 3)],
-        [Delta(request.request_id, 0, "He", "", 1)],
-        [Failed(request.request_id, 503, "the engine stopped", None, "engine_unavailable")],
-    ]
-
-
-def test_failure_in_a_stream_is_its_last_event(app: AppServer, http: httpx.Client) -> None:
-    app.pool.script = started_then_failed
-    response = http.post(CHAT, json=BODY | {"stream": True})
-    assert response.status_code == 200
-    *_, error, done, rest = response.text.split("\n\n")
-    assert json.loads(error[6:])["error"]["code"] == "engine_unavailable"
-    assert (done, rest) == ("data: [DONE]", "")
-    assert '"finish_reason":"stop"' not in response.text
-
-
-def test_failure_of_a_whole_answer_is_a_status(app: AppServer, http: httpx.Client) -> None:
-    app.pool.script = started_then_failed
-    check_error(http.post(CHAT, json=BODY), 503, "engine_unavailable")
-
-
-def test_one_failed_prompt_fails_the_request_and_stops_the_others(app: AppServer, http: httpx.Client) -> None:
-    def script(request: Request) -> list[object]:
-        if request.prompt.text == "bad":  # type: ignore[union-attr]
-            return [[Failed(request.request_id, 400, "no")]]
-        return [[Started(request.request_id, 1)], ...]
-
-    app.pool.script = script  # type: ignore[assignment]
-    check_error(http.post("/v1/completions", json={"prompt": ["good", "bad", "good"]}), 400, None)
-    assert {app.pool.aborts.get(timeout=10) for _ in range(2)}
-    assert app.pool.aborts.empty()
-
-
-def test_an_aborted_sequence_is_no_silent_success(app: AppServer, http: httpx.Client) -> None:
-    app.pool.script = lambda r: [[Started(r.request_id, 1)], [finished(r, reason=FinishReason.ABORT)]]
-    check_error(http.post(CHAT, json=BODY), 503, "aborted")
-
-
 def test_completions_of_several_prompts(http: httpx.Client) -> None:
     document = http.post("/v1/completions", json={"prompt": ["a", "b"], "n": 2, "echo": True}).json()
     assert [(c["index"], c["text"]) for c in document["choices"]] == [(0, "aa"), (1, "aa"), (2, "bb"), (3, "bb")]
@@ -229,37 +167,6 @@ def test_tokenize(http: httpx.Client) -> None:
     assert http.post("/v1/tokenize", json=BODY | {"return_token_ids": True}).json()["token_ids"] == [0, 1, 2, 3, 4]
     assert http.post("/v1/tokenize", json={"prompt": "abc"}).json()["tokens"] == 3
     check_error(http.post("/v1/tokenize", json={}), 400, None)
-
-
-def test_not_ready(app: AppServer, http: httpx.Client) -> None:
-    app.service.is_ready = False
-    for response in (http.post(CHAT, json=BODY), http.post("/v1/tokenize", json=BODY), http.get("/ready")):
-        check_error(response, 503, "not_ready")
-        assert response.headers["retry-after"] == "1"
-    assert http.get("/health").status_code == 200
-    assert http.get("/v1/models").json()["data"][0]["is_ready"] is False
-    assert http.get("/v1/capacity").json()["accepting_requests"] is False
-
-
-def test_pool_refusal(app: AppServer, http: httpx.Client) -> None:
-    app.pool.refusal = RequestError(503, "full", code="overloaded")
-    check_error(http.post(CHAT, json=BODY), 503, "overloaded")
-
-
-def test_draining_refuses_new_requests_only(app: AppServer, http: httpx.Client) -> None:
-    app.generations.is_draining = True
-    check_error(http.post(CHAT, json=BODY), 503, "shutting_down")
-    check_error(http.get("/ready"), 503, "shutting_down")
-    assert http.get("/health").status_code == 200
-
-
-def test_bug_of_ours_costs_one_request(app: AppServer, http: httpx.Client) -> None:
-    app.pool.refusal = ZeroDivisionError("bug")  # type: ignore[assignment]
-    error = check_error(http.post(CHAT, json=BODY), 500, "internal_error")
-    assert "bug" not in error["message"]
-    assert 'requests_by_outcome_total{outcome="server_error"}' in http.get("/metrics").text
-    app.pool.refusal = None
-    assert http.post(CHAT, json=BODY).status_code == 200
 
 
 def test_http_1_0_client_and_absolute_target(app: AppServer) -> None:
