@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import json
 
-from llguidance.gbnf_to_lark import any_to_lark
-
 from sparkinfer.errors import RequestError
+from sparkinfer.grammar.client_grammar import lark_rule, regex_rule
 from sparkinfer.grammar.grammar_spec import GrammarSpec
 from sparkinfer.grammar.json_schema import json_object_rule, json_rule
 from sparkinfer.grammar.output_grammar import OutputGrammar, Rule, assemble, choice_rule, literal, marker, text_without
@@ -112,7 +111,7 @@ def format_rule(output_format: OutputFormat) -> Rule:
         case ChoiceFormat():
             return choice_rule(output_format.choices, "choice")
         case RegexFormat():
-            return Rule("/" + output_format.pattern.replace("/", "\\/") + "/")
+            return regex_rule(output_format.pattern, "regex")
         case GrammarFormat():
-            return Rule("%lark " + any_to_lark(output_format.grammar))
+            return lark_rule(output_format.grammar, "grammar")
     raise RequestError(400, "this form of output is not supported", param="response_format")

@@ -1,0 +1,55 @@
+"""Regular expressions and grammars that a client writes itself, as rules. Knows notations; never requests."""
+
+from __future__ import annotations
+
+import re
+
+from llguidance.gbnf_to_lark import any_to_lark
+
+from sparkinfer.errors import RequestError
+from sparkinfer.grammar import char_set
+from sparkinfer.grammar.output_grammar import Rule
+from sparkinfer.grammar.pattern import PatternError, full_match
+
+_OPTIONS = re.compile(r"^\s*%llguidance\s*\{\s*\}\s*$", re.MULTILINE)
+
+
+def regex_rule(pattern: str, path: str) -> Rule:
+    """Text that matches the whole of `pattern`, whose own anchors at its ends say nothing more.
+
+    What Python's syntax does not have is taken for that of llguidance, which is Rust's. Raises RequestError 400.
+    """
+    inner = pattern.removeprefix("^")
+    if inner.endswith("$") and not inner.endswith("\\$"):
+        inner = inner[:-1]
+    try:
+        terms = full_match(f"^(?:{inner})$", char_set.raw)
+    except PatternError:
+        return Rule(f"/(?:{_escaped_slashes(inner)})/")
+    except RecursionError:
+        raise RequestError(400, f"{path}: is nested too deeply", param=path, code="invalid_grammar") from None
+    return Rule(f"/{terms[0].regex}/")
+
+
+def _escaped_slashes(pattern: str) -> str:
+    """With every "/" escaped, as Lark wants it between slashes.
+
+    >>> _escaped_slashes("a/b\\\\/c")
+    'a\\\\/b\\\\/c'
+    """
+    return re.sub(r"(\\.)|/", lambda match: match[1] or r"\/", pattern, flags=re.DOTALL)
+
+
+def lark_rule(grammar: str, path: str) -> Rule:
+    """Text of a grammar in Lark's notation, or in GBNF; its rules are its own. Raises RequestError 400."""
+    try:
+        lark = any_to_lark(grammar) if "::=" in grammar else grammar
+    except Exception as error:  # the library raises nothing narrower for what a client wrote
+        message = f"{path}: is not a grammar: {str(error)[:200]}"
+        raise RequestError(400, message, param=path, code="invalid_grammar") from error
+    if not grammar.strip():
+        raise RequestError(400, f"{path}: is empty", param=path, code="invalid_grammar")
+    lark = _OPTIONS.sub("", lark)
+    if "%llguidance" in lark:
+        raise RequestError(400, f"{path}: %llguidance is not supported", param=path, code="invalid_grammar")
+    return Rule(f"%lark {{\n{lark}\n}}")
