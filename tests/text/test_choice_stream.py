@@ -15,6 +15,7 @@ from sparkinfer.text.token_types import TokenType
 from sparkinfer.text.tokenizer import Tokenizer
 from sparkinfer.text.vocabulary import Vocabulary
 
+
 def stopping(stop: str) -> StreamOptions:
     return StreamOptions(ContentOptions(stop=(stop,) if stop else ()))
 

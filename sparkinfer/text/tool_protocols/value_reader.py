@@ -1,6 +1,6 @@
 """Arguments that a protocol writes without quotes, turned into JSON text as they arrive. Knows no markup but its end.
 
-A reader takes raw text and gives the JSON text that became certain; `close` gives the rest once the end was found.
+A reader takes raw text and gives the JSON text that became certain, until it has found the end.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from sparkinfer.text.tool_protocols.json_scanner import JsonScanner
 
 Accepts = Callable[[str], bool]
 
-_LITERALS = ("null", "true", "false")
-_JSON_STARTS = '"{[-0123456789'
 _WHITESPACE = " \t\r\n"
 
 
@@ -35,38 +33,17 @@ class ValueReader(Protocol):
         """JSON text that became certain. Raises ToolOutputError."""
 
 
-class _Reader:
-    """Finds the end marker. framing: one newline at each end of the value belongs to the markup."""
+class TextReader:
+    """A string, as growing JSON, up to the first end marker."""
 
     def __init__(self, end: str, *, has_framing: bool) -> None:
+        """has_framing: one newline at each end of the value belongs to the markup."""
         self.has_ended = False
         self.rest = ""
         self._end = end
         self._tail = f"\n{end}" if has_framing else end
-        self._lead = "\n" if has_framing else ""
-        self._has_lead = has_framing     # the newline at the head has not been seen yet
-
-    def _raw(self, text: str) -> str:
-        """The characters of the value that `text` makes certain."""
-        self.rest += text
-        if self._has_lead and self.rest:
-            self.rest = self.rest.removeprefix(self._lead)
-            self._has_lead = False
-        at = self.rest.find(self._end)
-        if at >= 0:
-            raw, self.rest, self.has_ended = self.rest[:at], self.rest[at + len(self._end):], True
-            return raw.removesuffix(self._lead) if self._lead else raw
-        held = max(partial_length(self.rest, self._tail), partial_length(self.rest, self._end))
-        cut = len(self.rest) - held
-        raw, self.rest = self.rest[:cut], self.rest[cut:]
-        return raw
-
-
-class TextReader(_Reader):
-    """A string, as growing JSON."""
-
-    def __init__(self, end: str, *, has_framing: bool) -> None:
-        super().__init__(end, has_framing=has_framing)
+        self._newline = "\n" if has_framing else ""
+        self._is_at_head = True
         self._is_open = False
 
     def push(self, text: str) -> str:
@@ -75,28 +52,60 @@ class TextReader(_Reader):
         self._is_open = True
         return opening + json_inside(raw) + ('"' if self.has_ended else "")
 
+    def _raw(self, text: str) -> str:
+        """The characters of the value that `text` makes certain."""
+        self.rest += text
+        if self._is_at_head and self.rest:
+            self.rest = self.rest.removeprefix(self._newline)
+            self._is_at_head = False
+        at = self.rest.find(self._end)
+        if at >= 0:
+            raw, self.rest, self.has_ended = self.rest[:at], self.rest[at + len(self._end):], True
+            return raw.removesuffix(self._newline) if self._newline else raw
+        held = max(partial_length(self.rest, self._tail), partial_length(self.rest, self._end))
+        cut = len(self.rest) - held
+        raw, self.rest = self.rest[:cut], self.rest[cut:]
+        return raw
 
-class MixedReader(_Reader):
+
+class MixedReader:
     """JSON if the whole value is JSON that `accepts` takes, else a string: shown once it can be no JSON any more."""
 
     def __init__(self, end: str, accepts: Accepts, *, has_framing: bool) -> None:
-        super().__init__(end, has_framing=has_framing)
         self._accepts = accepts
-        self._raw_text = ""
-        self._is_string = False
+        self._json: JsonReader | None = JsonReader(end)
+        self._text = TextReader(end, has_framing=has_framing)
+        self._seen = ""                  # raw text while it may be JSON
+        self._value = ""                 # the JSON of it so far
+
+    @property
+    def has_ended(self) -> bool:
+        return self._text.has_ended if self._json is None else self._json.has_ended
+
+    @property
+    def rest(self) -> str:
+        if self._json is None:
+            return self._text.rest
+        return self._json.rest if self._json.has_ended else self._seen
 
     def push(self, text: str) -> str:
-        raw = self._raw(text)
-        if self._is_string:
-            return json_inside(raw) + ('"' if self.has_ended else "")
-        self._raw_text += raw
-        if self.has_ended:
-            is_json = self._accepts(self._raw_text)
-            return self._raw_text.strip(_WHITESPACE) if is_json else f'"{json_inside(self._raw_text)}"'
-        if _may_be_json(self._raw_text):
+        if self._json is None:
+            return self._text.push(text)
+        self._seen += text
+        try:
+            self._value += self._json.push(text)
+        except ToolOutputError:
+            return self._give_up()
+        if not self._json.has_ended:
             return ""
-        self._is_string = True
-        return f'"{json_inside(self._raw_text)}'
+        if not self._accepts(self._value):
+            return self._give_up()
+        self._seen = ""
+        return self._value
+
+    def _give_up(self) -> str:
+        self._json = None
+        return self._text.push(self._seen)
 
 
 class JsonReader:
@@ -139,12 +148,3 @@ def json_inside(text: str) -> str:
     'a \\\\"b\\\\"'
     """
     return json.dumps(text, ensure_ascii=False)[1:-1]
-
-
-def _may_be_json(text: str) -> bool:
-    """Whether what begins with `text` can still be JSON."""
-    head = text.lstrip(_WHITESPACE)
-    if not head or head[0] in _JSON_STARTS:
-        return True
-    word = head.rstrip(_WHITESPACE)
-    return any(literal == word or literal.startswith(head) for literal in _LITERALS)
