@@ -24,7 +24,8 @@ def explain(cache: PrefixCache | None, data: bytes, hints: PrefixHints, resumed:
     rest = data[node.depth * width : (node.depth + 1) * width]
     num_common = max((_common_tokens(key, rest) for key in node.children), default=0)
     matched = node.depth * block_size + num_common
-    is_whole = matched >= len(data) // 4 - 1
+    ends_in_tree = node.depth == num_blocks > 0 and not node.children
+    is_whole = ends_in_tree or matched >= len(data) // 4 - 1
     return CacheReport(
         reason=_reason(cache, node, rest, resumed, len(data) // 4, is_whole),
         cached_tokens=resumed.depth * block_size,

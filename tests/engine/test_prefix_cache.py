@@ -209,7 +209,8 @@ def test_checkpoints_are_block_boundaries_within_reach(turns, num_tokens, start_
 @pytest.mark.parametrize(
     ("prompt", "reason", "matched", "diverged_at"),
     [
-        ([1, 2, 3, 4, 5, 6, 7, 8], "not_cached_further", 6, None),
+        ([1, 2, 3, 4, 5, 6, 7, 8, 9], "not_cached_further", 6, None),
+        ([1, 2, 3, 4, 5, 6, 7, 8], "whole_prompt", 6, None),
         ([1, 2, 3, 4, 5, 6], "whole_prompt", 6, None),
         ([1, 2, 3, 9, 5, 6], "diverged", 3, 3),
         ([1, 2, 3, 4, 9, 6], "diverged", 4, 4),
