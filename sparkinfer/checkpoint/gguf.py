@@ -6,6 +6,7 @@ Owns the mappings. Knows no architecture.
 from __future__ import annotations
 
 import math
+import mmap
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,8 @@ class GGUFFile:
         self.paths = [shard.path for shard in shards]
         self.metadata: dict[str, Any] = shards[0].metadata
         self.tensors: dict[str, TensorInfo] = {name: info for shard in shards for name, info in shard.tensors.items()}
-        self._bytes = [np.frombuffer(shard.buffer, np.uint8) for shard in shards]
+        self._buffers = [shard.buffer for shard in shards]
+        self._bytes = [np.frombuffer(buffer, np.uint8) for buffer in self._buffers]
 
     @classmethod
     def open(cls, path: str | Path) -> GGUFFile:
@@ -40,6 +42,11 @@ class GGUFFile:
         Raises CheckpointError naming the file and the part that cannot be used.
         """
         return cls(read_shards(Path(path)))
+
+    def release_pages(self) -> None:
+        """Give the pages read so far back to the system's cache; they are read again when they are touched again."""
+        for buffer in self._buffers:
+            buffer.madvise(mmap.MADV_DONTNEED)
 
     def info(self, name: str) -> TensorInfo:
         """Raises CheckpointError if the model has no tensor of that name."""

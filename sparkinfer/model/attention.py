@@ -35,10 +35,10 @@ class Attention(Module):
     """attn_output(attention(rope(norm(q)), rope(norm(k)), v)), optionally gated."""
 
     def __init__(self, hparams: HParams, layer: int, rope: Rope | None, variant: AttentionVariant) -> None:
-        self._layer, self._layer_type = layer, hparams.layer_types[layer]
-        self._rope, self._variant, self._eps = rope, variant, hparams.rms_norm_eps
+        self.layer, self.layer_type = layer, hparams.layer_types[layer]
+        self.rope, self.variant, self.eps = rope, variant, hparams.rms_norm_eps
         self._num_q_heads, self._num_kv_heads = hparams.num_q_heads, hparams.num_kv_heads
-        self._head_dim, self._scale = hparams.head_dim, hparams.attention_scale
+        self._head_dim, self.scale = hparams.head_dim, hparams.attention_scale
         hidden, q_size = hparams.hidden_size, hparams.num_q_heads * hparams.head_dim
         kv_size = hparams.num_kv_heads * hparams.head_dim
         self.attn_q = Linear(hidden, 2 * q_size if variant.gate == "in_query" else q_size, variant.has_bias)
@@ -53,24 +53,24 @@ class Attention(Module):
 
     def prepare(self) -> None:
         """Fuse the input projections, and the two head norms into one row per head."""
-        gate = [self.attn_gate] if self._variant.gate == "separate" else []
+        gate = [self.attn_gate] if self.variant.gate == "separate" else []
         self._projections = fuse(self.attn_q, self.attn_k, self.attn_v, *gate)
-        if self._variant.has_qk_norm:
+        if self.variant.has_qk_norm:
             q_norm = self.attn_q_norm.weight.expand(self._num_q_heads, -1)
             self._qk_norm = torch.cat((q_norm, self.attn_k_norm.weight.expand(self._num_kv_heads, -1)))
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         """x: [num_tokens, hidden_size], normed -> [num_tokens, hidden_size]."""
         qk, v, gate = self._project(x)
-        if self._variant.has_qk_norm:
-            qk = rms_norm(qk, None, self._eps) * self._qk_norm
-        if self._rope is not None:
-            qk = self._rope.rotate(qk, step.angles[self._layer_type])
+        if self.variant.has_qk_norm:
+            qk = rms_norm(qk, None, self.eps) * self._qk_norm
+        if self.rope is not None:
+            qk = self.rope.rotate(qk, step.angles[self.layer_type])
         q, k = qk[:, : self._num_q_heads], qk[:, self._num_q_heads :]
-        k_cache, v_cache = step.kv_cache.layer(self._layer)
-        kv_scales = step.kv_cache.scales(self._layer)
+        k_cache, v_cache = step.kv_cache.layer(self.layer)
+        kv_scales = step.kv_cache.scales(self.layer)
         store_kv(k, v, k_cache, v_cache, step.batch.slot_mapping, kv_scales)
-        out = self.numerics.attend(q, k_cache, v_cache, step.attention[self._layer_type], self._scale, kv_scales)
+        out = self.numerics.attend(q, k_cache, v_cache, step.attention[self.layer_type], self.scale, kv_scales)
         out = out.flatten(1)
         return self.attn_output(out if gate is None else out * self.numerics.sigmoid(gate))
 
@@ -82,9 +82,9 @@ class Attention(Module):
         """
         heads = self._projections(x).view(x.shape[0], -1, self._head_dim)
         num_q_heads, num_kv_heads = self._num_q_heads, self._num_kv_heads
-        if self._variant.gate == "in_query":
+        if self.variant.gate == "in_query":
             q_and_gate, k = heads[:, : 2 * num_q_heads], heads[:, 2 * num_q_heads : -num_kv_heads]
             return torch.cat((q_and_gate[:, 0::2], k), dim=1), heads[:, -num_kv_heads:], q_and_gate[:, 1::2].flatten(1)
         num_qk_heads = num_q_heads + num_kv_heads
         qk, v = heads[:, :num_qk_heads], heads[:, num_qk_heads : num_qk_heads + num_kv_heads]
-        return qk, v, heads[:, num_qk_heads + num_kv_heads :].flatten(1) if self._variant.gate == "separate" else None
+        return qk, v, heads[:, num_qk_heads + num_kv_heads :].flatten(1) if self.variant.gate == "separate" else None

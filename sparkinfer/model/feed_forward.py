@@ -16,7 +16,7 @@ class FeedForward(Module):
     """Gated feed-forward with SiLU (SwiGLU) or another gated activation."""
 
     def __init__(self, hparams: HParams, activation: Literal["silu", "gelu_tanh"] = "silu") -> None:
-        self._is_gelu = activation == "gelu_tanh"
+        self.is_gelu = activation == "gelu_tanh"
         self.ffn_gate = Linear(hparams.hidden_size, hparams.ffn_size)
         self.ffn_up = Linear(hparams.hidden_size, hparams.ffn_size)
         self.ffn_down = Linear(hparams.ffn_size, hparams.hidden_size)
@@ -27,5 +27,5 @@ class FeedForward(Module):
 
     def __call__(self, x: Tensor) -> Tensor:
         """x: [num_tokens, hidden_size] -> [num_tokens, hidden_size]."""
-        activation = self.numerics.gelu_tanh if self._is_gelu else self.numerics.silu
+        activation = self.numerics.gelu_tanh if self.is_gelu else self.numerics.silu
         return self.ffn_down(activate_and_mul(self._gate_up(x), activation))

@@ -47,9 +47,9 @@ class GatedDeltaNet(Module):
     """
 
     def __init__(self, hparams: HParams, layer: int) -> None:
-        self._layer, self._head_dim = layer, hparams.ssm_state_size
+        self.layer, self._head_dim = layer, hparams.ssm_state_size
         self._num_key_heads, self._num_value_heads = hparams.ssm_group_count, hparams.ssm_time_step_rank
-        self._eps = hparams.rms_norm_eps
+        self.eps = hparams.rms_norm_eps
         hidden, value_size = hparams.hidden_size, self._num_value_heads * self._head_dim
         self.attn_qkv = Linear(hidden, hparams.ssm_conv_channels)
         self.attn_gate = Linear(hidden, value_size)
@@ -73,13 +73,13 @@ class GatedDeltaNet(Module):
         qkv, gate, alpha, beta = torch.split(
             self._projections(x), [channels, value_size, heads, heads], dim=1
         )
-        conv_state, state = step.state_pool.layer(self._layer)
+        conv_state, state = step.state_pool.layer(self.layer)
         slots = step.batch.state_slots
         numerics = self.numerics
         q, k, v = self._heads(causal_conv1d(qkv, self.ssm_conv1d.weight, conv_state, slots, step.conv, numerics.silu))
         g = self.ssm_a * numerics.softplus(alpha + self.ssm_dt.bias)
         out = numerics.gated_delta_rule(q, k, v, g, numerics.sigmoid(beta), state, slots, step.batch.query_lens)
-        out = gated_rms_norm(out, gate.view(out.shape), self.ssm_norm.weight, self._eps, numerics.silu)
+        out = gated_rms_norm(out, gate.view(out.shape), self.ssm_norm.weight, self.eps, numerics.silu)
         return self.ssm_out(out.flatten(1))
 
     def _heads(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:

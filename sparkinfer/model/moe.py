@@ -42,17 +42,17 @@ class MixtureOfExperts(Module):
 
     def __init__(self, hparams: HParams, layer: int, tensor_names: Collection[str]) -> None:
         hidden, ffn_size, num_experts = hparams.hidden_size, hparams.expert_ffn_size, hparams.num_experts
-        self._top_k = hparams.num_experts_used
-        self._has_shared_expert = hparams.shared_expert_ffn_size > 0
-        self._is_fused = f"blk.{layer}.ffn_gate_up_exps.weight" in tensor_names
+        self.top_k = hparams.num_experts_used
+        self.has_shared_expert = hparams.shared_expert_ffn_size > 0
+        self.is_fused = f"blk.{layer}.ffn_gate_up_exps.weight" in tensor_names
         self.ffn_gate_inp = Linear(hidden, num_experts)
-        if self._is_fused:
+        if self.is_fused:
             self.ffn_gate_up_exps = Experts(num_experts, hidden, 2 * ffn_size)
         else:
             self.ffn_gate_exps = Experts(num_experts, hidden, ffn_size)
             self.ffn_up_exps = Experts(num_experts, hidden, ffn_size)
         self.ffn_down_exps = Experts(num_experts, ffn_size, hidden)
-        if self._has_shared_expert:
+        if self.has_shared_expert:
             self.ffn_gate_inp_shexp = SharedGate(hidden)
             self.ffn_gate_shexp = Linear(hidden, hparams.shared_expert_ffn_size)
             self.ffn_up_shexp = Linear(hidden, hparams.shared_expert_ffn_size)
@@ -60,19 +60,19 @@ class MixtureOfExperts(Module):
 
     def prepare(self) -> None:
         """Fuse gate and up, of the experts and of the shared expert."""
-        if self._is_fused:
+        if self.is_fused:
             self._gate_up_exps = self.ffn_gate_up_exps.weight
         else:
             self._gate_up_exps = torch.cat((self.ffn_gate_exps.weight, self.ffn_up_exps.weight), dim=1)
             self.ffn_gate_exps.weight, self.ffn_up_exps.weight = self._gate_up_exps.chunk(2, dim=1)
-        if self._has_shared_expert:
+        if self.has_shared_expert:
             self._gate_up_shexp = fuse(self.ffn_gate_shexp, self.ffn_up_shexp)
 
     def __call__(self, x: Tensor) -> Tensor:
         """x: [num_tokens, hidden_size] -> [num_tokens, hidden_size]."""
-        weights, expert_ids = route(self.ffn_gate_inp(x), self._top_k)
+        weights, expert_ids = route(self.ffn_gate_inp(x), self.top_k)
         out = moe(x, self._gate_up_exps, self.ffn_down_exps.weight, weights, expert_ids, self.numerics)
-        if self._has_shared_expert:
+        if self.has_shared_expert:
             numerics = self.numerics
             gate = numerics.sigmoid(numerics.row_dot(x, self.ffn_gate_inp_shexp.weight))[:, None]
             out = out + gate * self.ffn_down_shexp(activate_and_mul(self._gate_up_shexp(x), numerics.silu))

@@ -45,7 +45,7 @@ def plan_step(
     for layer_type in dict.fromkeys(hparams.layer_types):
         if layer_type == "gated_delta_net":
             conv = conv_plan(batch.query_lens, hparams.ssm_conv_kernel, batch.input_ids.device)
-            _reset_new_sequences(batch, state_pool)
+            reset_new_sequences(batch, state_pool)
             continue
         attention[layer_type] = numerics.attention_plan(
             batch.block_tables,
@@ -58,7 +58,8 @@ def plan_step(
     return Step(batch, kv_cache, state_pool, attention, angles, conv)
 
 
-def _reset_new_sequences(batch: ForwardBatch, state_pool: StatePool) -> None:
+def reset_new_sequences(batch: ForwardBatch, state_pool: StatePool) -> None:
+    """Zero the recurrent state of sequences whose first tokens are in the step."""
     lens = zip(batch.query_lens, batch.context_lens_cpu, strict=True)
     starting = [seq for seq, (query_len, context_len) in enumerate(lens) if query_len == context_len]
     if starting:

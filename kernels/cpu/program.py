@@ -1,0 +1,168 @@
+"""A forward pass as a list of instructions, run by several threads in one compiled call.
+
+An instruction is a row of WORDS int64: the address of a kernel, how many units of work there are, and the kernel's own
+arguments. kernel(arguments, step, begin, end, thread) does the units [begin, end), in any order and by any thread.
+Threads take portions of an instruction from a counter; whoever comes late finds less to do, so a thread that the
+system has suspended holds up at most the portion that it took. Knows nothing of models.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import cfunc, njit
+from numba.core import types
+
+from kernels.cpu import compile_cache  # noqa: F401, before anything is compiled
+from kernels.cpu.simd import I32, I64, _function, address, call, load_i64, store_i64
+
+WORDS = 48
+KERNEL, FACTOR, COUNT, WAITS, GRAIN, ARGUMENTS = 0, 1, 2, 3, 4, 8  # units = FACTOR * step[COUNT]
+COUNTER_BYTES = 128                                                # taken | done, a cache line each
+
+# Words of the record that describes a step.
+(
+    ONE, NUM_ROWS, NUM_WORK, NUM_SLIDING_WORK, NUM_SPANS, NUM_LOGITS, NUM_PAIRS, NUM_ACTIVE, SCRATCH, SCRATCH_BYTES,
+    POSITIONS, SLOTS, TABLES, TABLE_BYTES, BLOCK_SIZE, WORK, SLIDING_WORK, PARTS, SLIDING_PARTS, PARTIALS, SPANS,
+    LOGIT_ROWS, LOGITS, COS, SIN, SLIDING_COS, SLIDING_SIN, STEP_WORDS,
+) = range(28)
+
+# Words of the record through which a caller and its helpers meet.
+GATE, INSIDE, PROGRAM, LENGTH, STEP, COUNTERS, STOPPED, CONTROL_WORDS = 0, 8, 16, 17, 18, 19, 20, 32
+
+SPINS = 4000          # polls before a waiting thread lets others run
+FUTEX, FUTEX_WAIT, FUTEX_WAKE = 202, 128, 129
+
+KERNEL_SIGNATURE = types.void(types.int64, types.int64, types.int64, types.int64, types.int64)
+
+
+def jit_kernel(function: Any) -> Any:
+    """Compile a kernel, or take it from the cache on disk; `.address` is what an instruction names."""
+    return cfunc(KERNEL_SIGNATURE, cache=True)(function)
+
+
+def jit_part(function: Any) -> Any:
+    """A function that kernels call and that becomes a part of them."""
+    return njit(inline="never", boundscheck=False)(function)
+
+
+def _call_kernel(b: Any, kernel: Any, *args: Any) -> None:
+    kind = ir.FunctionType(ir.VoidType(), [I64] * 5)
+    b.call(b.inttoptr(kernel, kind.as_pointer()), args)
+
+
+def _fetch_add(b: Any, at: Any, amount: Any) -> Any:
+    return b.atomic_rmw("add", address(b, at, 0, I64), amount, "seq_cst")
+
+
+def _read(b: Any, at: Any) -> Any:
+    return b.load_atomic(address(b, at, 0, I64), "seq_cst", 8)
+
+
+def _write(b: Any, at: Any, value: Any) -> None:
+    b.atomic_rmw("xchg", address(b, at, 0, I64), value, "seq_cst")
+
+
+def _futex(b: Any, at: Any, operation: Any, value: Any) -> None:
+    zero = ir.Constant(I64, 0)
+    call(b, "syscall", I64, ir.Constant(I64, FUTEX), at, operation, value, zero, zero, zero)
+
+
+_I = types.int64
+call_kernel = _function(types.void, (_I,) * 6, _call_kernel)
+fetch_add = _function(_I, (_I, _I), _fetch_add)
+read = _function(_I, (_I,), _read)
+write = _function(types.void, (_I, _I), _write)
+futex = _function(types.void, (_I, _I, _I), _futex)
+pause = _function(types.void, (), lambda b: call(b, "llvm.x86.sse2.pause", ir.VoidType()))
+let_others_run = _function(types.void, (), lambda b: call(b, "sched_yield", I32))
+
+
+@njit(_I(_I, _I), cache=True)
+def jit_wait(counter: int, wanted: int) -> int:
+    """Until the counter has reached `wanted`."""
+    spins = 0
+    while read(counter) < wanted:
+        spins += 1
+        if spins < SPINS:
+            pause()
+        else:
+            let_others_run()
+    return spins
+
+
+@njit(types.void(_I, _I, _I, _I, _I, _I), cache=True)
+def jit_run(program: int, length: int, step: int, counters: int, thread: int, num_threads: int) -> None:
+    """A thread's share of all instructions."""
+    waited = 0
+    for i in range(length):
+        at = program + i * WORDS * 8
+        units = load_i64(at + 8 * FACTOR) * load_i64(step + 8 * load_i64(at + 8 * COUNT))
+        if load_i64(at + 8 * WAITS) != 0:
+            for j in range(waited, i):
+                before = program + j * WORDS * 8
+                wanted = load_i64(before + 8 * FACTOR) * load_i64(step + 8 * load_i64(before + 8 * COUNT))
+                jit_wait(counters + j * COUNTER_BYTES + 64, wanted)
+            waited = i
+        portion = max(load_i64(at + 8 * GRAIN), -(-units // (4 * num_threads)))
+        if num_threads == 1:
+            portion = units
+        counter = counters + i * COUNTER_BYTES
+        kernel = load_i64(at + 8 * KERNEL)
+        begin = fetch_add(counter, portion) if read(counter) < units else units
+        while begin < units:
+            end = min(begin + portion, units)
+            call_kernel(kernel, at + 8 * ARGUMENTS, step, begin, end, thread)
+            fetch_add(counter + 64, end - begin)
+            begin = fetch_add(counter, portion) if end < units else units
+    for j in range(waited, length):
+        before = program + j * WORDS * 8
+        wanted = load_i64(before + 8 * FACTOR) * load_i64(step + 8 * load_i64(before + 8 * COUNT))
+        jit_wait(counters + j * COUNTER_BYTES + 64, wanted)
+
+
+@njit(types.void(_I, _I, _I, _I, _I, _I), nogil=True, cache=True)
+def jit_lead(control: int, program: int, length: int, step: int, counters: int, num_threads: int) -> None:
+    """Run a program as the first of a team's threads."""
+    for i in range(length):
+        store_i64(counters + i * COUNTER_BYTES, 0)
+        store_i64(counters + i * COUNTER_BYTES + 64, 0)
+    if num_threads == 1:
+        jit_run(program, length, step, counters, 0, 1)
+        return
+    store_i64(control + 8 * PROGRAM, program)
+    store_i64(control + 8 * LENGTH, length)
+    store_i64(control + 8 * STEP, step)
+    store_i64(control + 8 * COUNTERS, counters)
+    gate = control + 8 * GATE
+    write(gate, read(gate) + 1)  # odd: open
+    futex(gate, FUTEX_WAKE, num_threads)
+    jit_run(program, length, step, counters, 0, num_threads)
+    write(gate, read(gate) + 1)
+    spins = 0
+    while read(control + 8 * INSIDE) != 0:
+        spins += 1
+        if spins < SPINS:
+            pause()
+        else:
+            let_others_run()
+
+
+@njit(types.void(_I, _I, _I), nogil=True, cache=True)
+def jit_help(control: int, thread: int, num_threads: int) -> None:
+    """Take part in every program that the first thread runs, until the team is stopped."""
+    gate, inside, last = control + 8 * GATE, control + 8 * INSIDE, 0
+    while load_i64(control + 8 * STOPPED) == 0:
+        seen = read(gate)
+        if seen % 2 == 0 or seen == last:
+            futex(gate, FUTEX_WAIT, seen)
+            continue
+        fetch_add(inside, 1)
+        if read(gate) == seen:
+            last = seen
+            jit_run(
+                load_i64(control + 8 * PROGRAM), load_i64(control + 8 * LENGTH), load_i64(control + 8 * STEP),
+                load_i64(control + 8 * COUNTERS), thread, num_threads,
+            )
+        fetch_add(inside, -1)

@@ -1,0 +1,207 @@
+"""Vectors of 16 floats as values in numba functions, loads and stores by address, and the host's dot instruction.
+
+Addresses are int64. Everything here compiles to a few instructions; nothing knows what is computed with it.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.core.typing.templates import ConcreteTemplate, infer_global, signature
+from numba.extending import intrinsic, lower_builtin, models, register_model
+
+LANES = 16
+
+I8, I16, I32, I64, F16, F32 = (
+    ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.HalfType(), ir.FloatType(),
+)
+V16F, V16I = ir.VectorType(F32, LANES), ir.VectorType(I32, LANES)
+
+
+class Float32x16Type(types.Type):  # type: ignore[misc]
+    """numba's type of a vector of 16 floats."""
+
+    def __init__(self) -> None:
+        super().__init__(name="float32x16")
+
+
+float32x16 = Float32x16Type()
+
+
+@register_model(Float32x16Type)
+class _Float32x16Model(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, frontend_type: Any) -> None:
+        super().__init__(manager, frontend_type, V16F)
+
+
+def _operator(function: Any, emit: Callable[[Any, Any, Any], Any]) -> None:
+    @infer_global(function)
+    class _Template(ConcreteTemplate):  # type: ignore[misc]
+        cases = [signature(float32x16, float32x16, float32x16)]
+
+    @lower_builtin(function, float32x16, float32x16)
+    def _lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return emit(builder, *args)
+
+
+_operator(operator.add, lambda b, x, y: b.fadd(x, y))
+_operator(operator.sub, lambda b, x, y: b.fsub(x, y))
+_operator(operator.mul, lambda b, x, y: b.fmul(x, y))
+_operator(operator.truediv, lambda b, x, y: b.fdiv(x, y))
+
+
+# ---- pieces of LLVM IR, shared with the generated kernels
+
+
+def address(b: Any, base: Any, offset: int, kind: Any) -> Any:
+    """Pointer to `kind` at base + offset bytes."""
+    return b.inttoptr(b.add(base, ir.Constant(I64, offset)) if offset else base, kind.as_pointer())
+
+
+def load_from(b: Any, base: Any, offset: int, kind: Any, align: int = 1) -> Any:
+    value = b.load(address(b, base, offset, kind))
+    value.align = align
+    return value
+
+
+def splat(b: Any, value: Any, lanes: int = LANES) -> Any:
+    kind = ir.VectorType(value.type, lanes)
+    first = b.insert_element(ir.Constant(kind, ir.Undefined), value, ir.Constant(I32, 0))
+    return b.shuffle_vector(first, ir.Constant(kind, ir.Undefined), ir.Constant(ir.VectorType(I32, lanes), [0] * lanes))
+
+
+def constant(kind: Any, value: float | int) -> Any:
+    """A vector that is `value` in every lane."""
+    return ir.Constant(kind, [value] * kind.count)
+
+
+def call(b: Any, name: str, result: Any, *args: Any) -> Any:
+    function = b.module.globals.get(name)
+    if function is None:
+        function = ir.Function(b.module, ir.FunctionType(result, [arg.type for arg in args]), name=name)
+    return b.call(function, args)
+
+
+def fma(b: Any, x: Any, y: Any, z: Any) -> Any:
+    return call(b, "llvm.fma.v16f32", V16F, x, y, z)
+
+
+def total_of(b: Any, vector: Any, combine: Callable[[Any, Any], Any]) -> Any:
+    """All lanes combined in pairs, halves first."""
+    lanes = vector.type.count
+    while lanes > 1:
+        lanes //= 2
+        indices = [ir.Constant(ir.VectorType(I32, lanes), list(range(start, start + lanes))) for start in (0, lanes)]
+        parts = [b.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), index) for index in indices]
+        vector = combine(*parts)
+    return b.extract_element(vector, ir.Constant(I32, 0))
+
+
+def larger(b: Any, x: Any, y: Any) -> Any:
+    """The larger of each lane; NaN in x wins, NaN in y loses."""
+    return b.select(b.fcmp_ordered("<", x, y), y, x)
+
+
+# ---- functions for numba code
+
+
+def _function(result: Any, arguments: tuple[Any, ...], emit: Callable[..., Any]) -> Any:
+    """An intrinsic of fixed types, emit(builder, *values)."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        value = emit(builder, *args)
+        return context.get_dummy_value() if result is types.void else value
+
+    names = ", ".join(f"a{i}" for i in range(len(arguments)))
+    scope: dict[str, Any] = {"result": result, "arguments": arguments, "codegen": codegen}
+    exec(f"def typing(context, {names}):\n    return result(*arguments), codegen", scope)
+    return intrinsic(scope["typing"])
+
+
+def _exp(b: Any, x: Any) -> Any:
+    """e^x to 2 units in the last place; 0 below -87.3, NaN stays NaN.
+
+    x = n ln 2 + r: a polynomial in r, times 2^n put together from its exponent bits.
+    """
+    magic, highest = 12582912.0, 88.0  # 1.5 * 2^23: adding it rounds to an integer in the low bits
+    is_tiny = b.fcmp_ordered("<", x, constant(V16F, -87.3))
+    x = b.select(b.fcmp_ordered(">", x, constant(V16F, highest)), constant(V16F, highest), x)
+    shifted = fma(b, x, constant(V16F, 1.4426950408889634), constant(V16F, magic))
+    n = b.fsub(shifted, constant(V16F, magic))
+    r = fma(b, n, constant(V16F, -0.693145751953125), x)
+    r = fma(b, n, constant(V16F, -1.428606765330187e-06), r)
+    p = constant(V16F, 1.0 / 720.0)
+    for factor in (1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0):
+        p = fma(b, p, r, constant(V16F, factor))
+    exponent = b.add(b.shl(b.bitcast(shifted, V16I), constant(V16I, 23)), constant(V16I, 127 << 23))
+    return b.select(is_tiny, constant(V16F, 0.0), b.fmul(p, b.bitcast(exponent, V16F)))
+
+
+def _store(b: Any, at: Any, value: Any, align: int = 4) -> None:
+    b.store(value, address(b, at, 0, value.type), align=align)
+
+
+def _first_lanes(b: Any, count: Any) -> Any:
+    lanes = ir.Constant(ir.VectorType(I64, LANES), list(range(LANES)))
+    return b.icmp_signed("<", lanes, splat(b, count))
+
+
+def _transpose(b: Any, rows: Any, offset: Any, out: Any) -> None:
+    """Four rounds of zipping the first half of the vectors with the second."""
+    vectors = [load_from(b, b.add(load_from(b, rows, 8 * i, I64, 8), offset), 0, V16F, 4) for i in range(LANES)]
+    indices = [
+        ir.Constant(ir.VectorType(I32, LANES), [start + i // 2 + LANES * (i % 2) for i in range(LANES)])
+        for start in (0, LANES // 2)
+    ]
+    for _ in range(4):
+        pairs = [(vectors[i], vectors[i + LANES // 2]) for i in range(LANES // 2)]
+        vectors = [b.shuffle_vector(x, y, index) for x, y in pairs for index in indices]
+    for i, vector in enumerate(vectors):
+        b.store(vector, address(b, out, 64 * i, V16F), align=4)
+
+
+def _bf16_bits(b: Any, values: Any) -> Any:
+    """Rounded to nearest, ties to even; NaN stays NaN."""
+    bits = b.bitcast(values, V16I)
+    odd = b.and_(b.lshr(bits, constant(V16I, 16)), constant(V16I, 1))
+    rounded = b.lshr(b.add(bits, b.add(odd, constant(V16I, 0x7FFF))), constant(V16I, 16))
+    is_nan = b.fcmp_unordered("uno", values, values)
+    return b.trunc(b.select(is_nan, constant(V16I, 0x7FC0), rounded), ir.VectorType(I16, LANES))
+
+
+_V16I8, _V16I16 = ir.VectorType(I8, LANES), ir.VectorType(I16, LANES)
+_A, _X, _F = types.int64, float32x16, types.float32
+
+load = _function(_X, (_A,), lambda b, at: load_from(b, at, 0, V16F, 4))
+store = _function(types.void, (_A, _X), _store)
+load_bf16 = _function(_X, (_A,), lambda b, at: b.bitcast(
+    b.shl(b.zext(load_from(b, at, 0, _V16I16, 2), V16I), constant(V16I, 16)), V16F))
+store_bf16 = _function(types.void, (_A, _X), lambda b, at, x: _store(b, at, _bf16_bits(b, x), 2))
+load_i8 = _function(_X, (_A,), lambda b, at: b.sitofp(load_from(b, at, 0, _V16I8), V16F))
+store_i8 = _function(types.void, (_A, _X), lambda b, at, x: _store(b, at, b.trunc(
+    b.bitcast(b.fadd(x, constant(V16F, 12582912.0)), V16I), _V16I8), 1))  # whole numbers below 2^22
+load_f32 = _function(_F, (_A,), lambda b, at: load_from(b, at, 0, F32, 4))
+store_f32 = _function(types.void, (_A, _F), _store)
+load_f16 = _function(_F, (_A,), lambda b, at: b.fpext(load_from(b, at, 0, F16, 2), F32))
+store_f16 = _function(types.void, (_A, _F), lambda b, at, x: _store(b, at, b.fptrunc(x, F16), 2))
+load_i32 = _function(types.int64, (_A,), lambda b, at: b.sext(load_from(b, at, 0, I32, 4), I64))
+store_i32 = _function(types.void, (_A, types.int64), lambda b, at, x: _store(b, at, b.trunc(x, I32)))
+load_i64 = _function(types.int64, (_A,), lambda b, at: load_from(b, at, 0, I64, 8))
+store_i64 = _function(types.void, (_A, types.int64), lambda b, at, x: _store(b, at, x, 8))
+load_f64 = _function(types.float64, (_A,), lambda b, at: load_from(b, at, 0, ir.DoubleType(), 8))
+spread = _function(_X, (_F,), splat)                                            # one value in every lane
+spread_at = _function(_X, (_A,), lambda b, at: splat(b, load_from(b, at, 0, F32, 4)))
+multiply_add = _function(_X, (_X, _X, _X), fma)                                 # x * y + z, rounded once
+maximum = _function(_X, (_X, _X), larger)
+magnitude = _function(_X, (_X,), lambda b, x: call(b, "llvm.fabs.v16f32", V16F, x))
+nearest = _function(_X, (_X,), lambda b, x: call(b, "llvm.roundeven.v16f32", V16F, x))
+whole_of = _function(_X, (_X,), lambda b, x: call(b, "llvm.floor.v16f32", V16F, x))
+exponential = _function(_X, (_X,), _exp)
+sum_of = _function(_F, (_X,), lambda b, x: total_of(b, x, b.fadd))
+largest_of = _function(_F, (_X,), lambda b, x: total_of(b, x, lambda y, z: larger(b, y, z)))
+where_first = _function(_X, (types.int64, _X, _X), lambda b, n, x, y: b.select(_first_lanes(b, n), x, y))
+transpose = _function(types.void, (_A, _A, _A), _transpose)                     # (16 row addresses, offset, out)

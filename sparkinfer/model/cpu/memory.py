@@ -1,0 +1,25 @@
+"""Arrays at addresses that vector loads like. Knows bytes only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+ALIGNMENT = 64
+SLACK = 64  # behind every array: kernels read and write whole vectors
+
+
+def aligned_bytes(num_bytes: int) -> npt.NDArray[np.uint8]:
+    """Zeros, from pages that take no memory until they are written."""
+    raw = np.zeros(num_bytes + ALIGNMENT + SLACK, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + num_bytes]
+
+
+def aligned_copy(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The same values in an aligned, contiguous array."""
+    copy = aligned_bytes(array.nbytes).view(array.dtype).reshape(array.shape)
+    np.copyto(copy, array)
+    return copy

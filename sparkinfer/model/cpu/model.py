@@ -1,0 +1,69 @@
+"""A model that a CPU runs on its quantised weights: one compiled call per pass of at most MAX_ROWS rows.
+
+Knows steps and pools; the program is written elsewhere.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kernels.cpu.attention import KV_BF16, KV_F32, KV_INT8
+from sparkinfer.engine.kv_cache import KVCache
+from sparkinfer.engine.state_pool import StatePool
+from sparkinfer.model.cpu.program import Program
+from sparkinfer.model.cpu.step_plan import StepRecord
+from sparkinfer.model.cpu.thread_team import ThreadTeam
+from sparkinfer.model.forward_batch import ForwardBatch
+from sparkinfer.model.step import reset_new_sequences
+from sparkinfer.model.transformer import Transformer
+
+MAX_ROWS = 256  # rows of a pass: their activations stay in the cache
+POOL_KINDS = {torch.float32: KV_F32, torch.bfloat16: KV_BF16, torch.int8: KV_INT8}
+
+
+class CpuModel:
+    """`shell` is the architecture without its matrices: it embeds tokens and finishes logits."""
+
+    def __init__(self, shell: Transformer, program: Program, stream: Tensor, team: ThreadTeam) -> None:
+        """stream: [MAX_ROWS, hidden_size] f32, the residual stream that the program works on."""
+        self.hparams = shell.hparams
+        self._shell, self._program, self._stream, self._team = shell, program, stream, team
+        self._record = StepRecord(shell.hparams, shell.ropes, team.num_threads)
+        self._pools: tuple[KVCache, StatePool] | None = None
+
+    def forward(self, batch: ForwardBatch, kv_cache: KVCache, state_pool: StatePool) -> Tensor:
+        """As Model.forward. A row's logits depend, to the last bit, on its sequence alone."""
+        self._use(kv_cache, state_pool)
+        if state_pool.pools:
+            reset_new_sequences(batch, state_pool)
+        logits = torch.empty(len(batch.logits_indices), self.hparams.vocab_size)
+        done, num_rows = 0, len(batch.input_ids)
+        for first in range(0, num_rows, MAX_ROWS):
+            end = min(first + MAX_ROWS, num_rows)
+            self._stream[: end - first] = self._shell.embed(batch.input_ids[first:end])
+            self._record.describe(batch, first, end, kv_cache.block_size, logits[done:].data_ptr())
+            self._team.run(self._program, self._record.address)
+            done += int(((batch.logits_indices >= first) & (batch.logits_indices < end)).sum())
+        return self._shell.head(logits)
+
+    def _use(self, kv_cache: KVCache, state_pool: StatePool) -> None:
+        """Write the pools' addresses into the program, once for each pair of pools."""
+        if self._pools is not None and self._pools[0] is kv_cache and self._pools[1] is state_pool:
+            return
+        self._pools = kv_cache, state_pool
+        self._program.fill({
+            "k": _addresses(kv_cache.k), "v": _addresses(kv_cache.v),
+            "k_scale": _addresses(kv_cache.k_scale), "v_scale": _addresses(kv_cache.v_scale),
+            "kv_kind": [POOL_KINDS[kv_cache.dtype]] * len(kv_cache.k),
+            "conv": _addresses(state_pool.conv), "conv_bytes": _slot_bytes(state_pool.conv),
+            "state": _addresses(state_pool.state), "state_bytes": _slot_bytes(state_pool.state),
+        })
+
+
+def _addresses(pools: list[Tensor | None]) -> list[int]:
+    return [0 if pool is None else pool.data_ptr() for pool in pools]
+
+
+def _slot_bytes(pools: list[Tensor | None]) -> list[int]:
+    return [0 if pool is None else pool[0].numel() * pool.element_size() for pool in pools]

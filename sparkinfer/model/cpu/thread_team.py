@@ -1,0 +1,36 @@
+"""The threads that run programs together: the caller and helpers that sleep between programs. Knows no model."""
+
+from __future__ import annotations
+
+import threading
+from functools import cache
+
+from kernels.cpu.program import CONTROL_WORDS, jit_help, jit_lead
+from sparkinfer.model.cpu.memory import aligned_bytes
+from sparkinfer.model.cpu.program import Program
+
+
+class ThreadTeam:
+    """One for the process and number of threads (`team_of`); its helpers end with the process."""
+
+    def __init__(self, num_threads: int) -> None:
+        self.num_threads = num_threads
+        self._control = aligned_bytes(8 * CONTROL_WORDS)
+        self._lock = threading.Lock()  # two models of one process take turns
+        for thread in range(1, num_threads):
+            arguments = (self._control.ctypes.data, thread, num_threads)
+            threading.Thread(target=jit_help, args=arguments, name=f"cpu_{thread}", daemon=True).start()
+
+    def run(self, program: Program, step: int) -> None:
+        """Run a program for the step whose record lies at address `step`; releases the interpreter."""
+        instructions = program.instructions
+        with self._lock:
+            jit_lead(
+                self._control.ctypes.data, instructions.ctypes.data, len(instructions), step,
+                program.counters.ctypes.data, self.num_threads,
+            )
+
+
+@cache
+def team_of(num_threads: int) -> ThreadTeam:
+    return ThreadTeam(num_threads)
