@@ -1,7 +1,7 @@
 """A text worker's helper: turns a client's schemas into the text of a grammar, in a process that can be killed.
 
-Reads GrammarSpecs from standard input and answers each on standard output, one at a time. Knows schemas; never tokens,
-masks or sequences.
+Reads GrammarSpecs and CallChecks from standard input and answers each on standard output, one at a time. Knows
+schemas; never tokens, masks or sequences.
 """
 
 from __future__ import annotations
@@ -14,19 +14,23 @@ import msgspec
 
 from ipc.peer_death import die_with_parent
 from sparkinfer.errors import RequestError
-from sparkinfer.grammar.grammar_spec import GrammarSpec
+from sparkinfer.grammar.grammar_spec import CallCheck, GrammarSpec
 from sparkinfer.grammar.matcher import GrammarError, Matcher
 from sparkinfer.grammar.tokenizer_adapter import byte_tokenizer
 from sparkinfer.text.answer_grammar import answer_grammar
+from sparkinfer.text.earlier_calls import check_calls
 from workers.grammar_frame import LENGTH, BuilderReply, Built, Refused, read_frame
 
 MAX_MEMORY_BYTES = 4 << 30
 NICENESS = 5
 
 
-def build(spec: GrammarSpec) -> BuilderReply:
-    """The grammar of an answer, tried out on a vocabulary of bytes."""
+def build(spec: GrammarSpec | CallCheck) -> BuilderReply:
+    """The grammar of an answer, tried out on a vocabulary of bytes; or an empty one for calls that are right."""
     try:
+        if isinstance(spec, CallCheck):
+            check_calls(spec)
+            return Built("", ())
         grammar = answer_grammar(spec)
         Matcher.compile(grammar, byte_tokenizer(spec.special_tokens))
     except RequestError as error:
@@ -49,7 +53,7 @@ def main() -> None:
     die_with_parent(int(sys.argv[1]))
     os.nice(NICENESS)
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
-    decoder, encoder = msgspec.msgpack.Decoder(GrammarSpec), msgspec.msgpack.Encoder()
+    decoder, encoder = msgspec.msgpack.Decoder(GrammarSpec | CallCheck), msgspec.msgpack.Encoder()
     while (frame := read_frame(sys.stdin.buffer)) is not None:
         reply = encoder.encode(build(decoder.decode(frame)))
         sys.stdout.buffer.write(LENGTH.pack(len(reply)) + reply)

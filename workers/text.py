@@ -111,7 +111,7 @@ class TextWorker:
                 raise _engine_unavailable()
             encoded = await self._loop.run_in_executor(self._executor, self._encode_if_open, request)
             if encoded is not None:
-                constraint = await self._constraints.prepare(request, encoded.grammar_spec)
+                constraint = await self._constraints.prepare(request, encoded.grammar_spec, encoded.earlier_calls)
                 self._generate(request, encoded, constraint)
         except RequestError as error:
             self._fail(request.request_id, error)

@@ -12,7 +12,7 @@ from ipc.mask_table import rows_per_text_worker
 from ipc.status_board import TextGauge
 from sparkinfer.errors import RequestError
 from sparkinfer.grammar.grammar_cache import CompiledGrammar
-from sparkinfer.grammar.grammar_spec import GrammarSpec
+from sparkinfer.grammar.grammar_spec import CallCheck, GrammarSpec
 from sparkinfer.request import Request, RequestId
 from sparkinfer.text.tokenizer import Tokenizer
 from workers.mask_stats import MaskStats
@@ -58,11 +58,19 @@ class Constraints:
         ))  # fmt: skip
         self._begun: dict[RequestId, int] = {}  # with the number of choices
 
-    async def prepare(self, request: Request, spec: GrammarSpec | None) -> Constraint:
-        """Compile what an answer has to obey and wait for rows. Raises RequestError 400 for what cannot be held."""
-        if spec is None or not self._config.enabled or not request.sampling.max_tokens:
+    async def prepare(
+        self, request: Request, spec: GrammarSpec | None, earlier_calls: CallCheck | None = None
+    ) -> Constraint:
+        """Compile what an answer has to obey and wait for rows. Raises RequestError 400 for what cannot be held.
+
+        earlier_calls: are held against the same functions
+        """
+        is_held = spec is not None and self._config.enabled and bool(request.sampling.max_tokens)
+        grammar = await self._grammars.compiled(spec) if spec is not None and is_held else None
+        if earlier_calls is not None:
+            await self._grammars.check(earlier_calls)
+        if grammar is None or spec is None:
             return UNCONSTRAINED
-        grammar = await self._grammars.compiled(spec)
         self._stats.num_tool_requests += bool(spec.tools)
         self._stats.num_structured_requests += spec.output_format is not None
         return Constraint(grammar, tuple(await self._masks.take_rows(request.n)))

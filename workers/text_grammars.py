@@ -19,7 +19,7 @@ from llguidance import LLTokenizer
 from sparkinfer.config import GrammarConfig
 from sparkinfer.errors import RequestError
 from sparkinfer.grammar.grammar_cache import CompiledGrammar, GrammarCache
-from sparkinfer.grammar.grammar_spec import GrammarSpec
+from sparkinfer.grammar.grammar_spec import CallCheck, GrammarSpec
 from sparkinfer.grammar.matcher import GrammarError, Matcher
 from sparkinfer.grammar.output_grammar import OutputGrammar
 from sparkinfer.grammar.tokenizer_adapter import grammar_tokenizer
@@ -49,13 +49,7 @@ class Grammars:
 
     async def compiled(self, spec: GrammarSpec) -> CompiledGrammar:
         """The grammar of answers to `spec`. Raises RequestError: 400 for one that is wrong or too complex."""
-        key = self._encoder.encode(spec)
-        if len(key) > self._config.max_schema_kib << 10:
-            raise RequestError(
-                400,
-                f"tools and response_format together may have {self._config.max_schema_kib} KiB, not {len(key) >> 10}",
-                code="schema_too_large",
-            )
+        key = self._encode(spec, "tools and response_format together")
         grammar = self._cache.get(key)
         if grammar is None:
             built = await self._build(key)
@@ -63,6 +57,17 @@ class Grammars:
             grammar = await loop.run_in_executor(self._executor, self._compile, built)
             self._cache.put(key, grammar)
         return grammar
+
+    async def check(self, calls: CallCheck) -> None:
+        """Raises RequestError 400 for calls of earlier turns that the functions do not take."""
+        await self._build(self._encoder.encode(calls))
+
+    def _encode(self, spec: GrammarSpec, what: str) -> bytes:
+        key = self._encoder.encode(spec)
+        if len(key) > self._config.max_schema_kib << 10:
+            limit = self._config.max_schema_kib
+            raise RequestError(400, f"{what} may have {limit} KiB, not {len(key) >> 10}", code="schema_too_large")
+        return key
 
     async def _build(self, key: bytes) -> OutputGrammar:
         builder = await self._idle.get()
@@ -102,7 +107,7 @@ class Builder:
         self._decoder = msgspec.msgpack.Decoder(BuilderReply)
 
     async def build(self, spec: bytes) -> BuilderReply:
-        """spec: a GrammarSpec in msgpack. Raises OSError or EOFError when the process dies of it."""
+        """spec: a GrammarSpec or a CallCheck in msgpack. Raises OSError or EOFError when the process dies of it."""
         process = await self.start()
         assert process.stdin is not None
         assert process.stdout is not None

@@ -7,7 +7,14 @@ import msgspec
 from sparkinfer.request import OutputFormat, Tool, ToolPolicy
 
 
-class GrammarSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class CallCheck(msgspec.Struct, frozen=True, tag="calls"):
+    """Calls of earlier turns, to be held against what the functions take."""
+
+    schemas: tuple[str, ...]          # JSON Schemas of the functions' arguments
+    calls: tuple[tuple[str, int, str], ...]  # path in the request, number of the schema, JSON text of the arguments
+
+
+class GrammarSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="grammar"):
     """What one answer has to obey; crosses to the process that builds grammars as msgpack."""
 
     special_tokens: tuple[str, ...]   # texts of the model's special tokens, in a fixed order

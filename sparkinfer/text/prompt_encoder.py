@@ -11,10 +11,11 @@ from pathlib import Path
 
 from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.errors import CheckpointError, RequestError, context_length_error
-from sparkinfer.grammar.grammar_spec import GrammarSpec
+from sparkinfer.grammar.grammar_spec import CallCheck, GrammarSpec
 from sparkinfer.request import ChatPrompt, Continuation, OutputFormat, Prompt, Request, TextPrompt, ToolPolicy
 from sparkinfer.text.chat_template import ChatTemplate
 from sparkinfer.text.choice_stream import ReplyFormat, StreamOptions
+from sparkinfer.text.earlier_calls import earlier_calls
 from sparkinfer.text.reply_options import content_options
 from sparkinfer.text.tokenizer import Tokenizer, without_lone_surrogates
 from sparkinfer.text.tool_prompt import instructed
@@ -40,6 +41,7 @@ class EncodedPrompt:
     echo: str = ""                    # the prompt's text, when the request asks for it
     num_continued_tokens: int = 0     # of token_ids, at their end: they are scored, and count as the answer
     grammar_spec: GrammarSpec | None = None  # what the answer has to obey
+    earlier_calls: CallCheck | None = None   # what has to be right about the prompt for that
 
     @property
     def scored_from(self) -> int:
@@ -96,7 +98,7 @@ class PromptEncoder:
         token_ids += continued
         return EncodedPrompt(
             token_ids, max_model_len - len(token_ids), stream, turn_starts, echo, len(continued),
-            self._grammar_spec(request, stream, text),
+            self._grammar_spec(request, stream, text), earlier_calls(request.prompt),
         )  # fmt: skip
 
     def _grammar_spec(self, request: Request, stream: StreamOptions, text: str) -> GrammarSpec | None:
