@@ -121,9 +121,9 @@ def _object(cores: Sequence[Part], make_part: MakePart) -> ObjectShape:
         schema, path = core.schema, core.path
         shape.required += [name for name in schema.get("required", ()) if name not in shape.required]
         if schema.get("minProperties", 0) > shape.min_properties:
-            shape.min_properties, shape.min_path = int(schema["minProperties"]), path
+            shape.min_properties, shape.path = int(schema["minProperties"]), path
         if "maxProperties" in schema:
-            most = int(schema["maxProperties"])
+            most, shape.path = int(schema["maxProperties"]), path
             shape.max_properties = most if shape.max_properties is None else min(most, shape.max_properties)
         if "propertyNames" in schema:
             shape.names.append(make_part(schema["propertyNames"], f"{path}.propertyNames"))

@@ -14,7 +14,7 @@ from sparkinfer.grammar.negation import negated
 from sparkinfer.grammar.schema_document import SchemaDocument, fail
 from sparkinfer.grammar.shapes import ArrayShape, LiteralShape, ObjectShape, Part, Parts, Shape
 
-MAX_STEPS = 50_000      # of one document's expansion
+MAX_STEPS = 20_000      # of one document's expansion
 MAX_SHAPES = 500        # of one value
 _EMPTINESS_DEPTH = 4
 
@@ -49,10 +49,6 @@ class Expansion:
             self._shapes[key] = self._alternatives([], parts, [], parts)
             self._open.discard(key)
         return self._shapes[key]
-
-    def is_contradictory(self, parts: Parts) -> bool:
-        """Whether `parts` leave nothing; no for what is being worked out."""
-        return frozenset(map(id, parts)) not in self._open and not self.shapes(parts)
 
     def approximate(self, path: str, keyword: str) -> None:
         """Note what no grammar will hold."""
@@ -170,7 +166,7 @@ class Expansion:
         for i, part in enumerate(parts):
             others = [other for j, other in enumerate(parts) if j != i and not self.is_surely_empty((part, other))]
             exact = (part, *(self.part(other.schema, other.path, is_negated=True) for other in others))
-            if others and self.is_contradictory(exact) and not self.is_contradictory((part,)):
+            if others and self.is_surely_empty(exact) and not self.is_surely_empty((part,)):
                 self.approximate(path, "oneOf")
                 exact = (part,)
             choice.append(exact)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from sparkinfer.grammar.expansion import Expansion
+from sparkinfer.grammar.member_sequence import times
 from sparkinfer.grammar.number_rule import number_rule
 from sparkinfer.grammar.object_rules import ObjectRules
 from sparkinfer.grammar.output_grammar import Rule
@@ -188,8 +189,8 @@ class JsonRules:
         low = max(0, shape.min_items - num_before)
         high = None if most is None else most - num_before
         if num_before:
-            return f"(JSON_COMMA {name}){_times(low, high)}"
-        more = f"{name} (JSON_COMMA {name}){_times(max(0, low - 1), None if high is None else high - 1)}"
+            return f"(JSON_COMMA {name}){times(low, high)}"
+        more = f"{name} (JSON_COMMA {name}){times(max(0, low - 1), None if high is None else high - 1)}"
         return more if low else f"({more})?"
 
     def _unique(self, shape: ArrayShape) -> str | None:
@@ -217,9 +218,3 @@ class JsonRules:
         firsts = [f"{text} {more}::{1 << i}" for i, text in enumerate(texts)]
         inner = f"({' | '.join(firsts)})" if most else ""
         return f"JSON_ARRAY {inner if shape.min_items else inner + '?' if inner else ''} JSON_ARRAY_END"
-
-
-def _times(low: int, high: int | None) -> str:
-    if high is None:
-        return f"{{{low},}}" if low else "*"
-    return f"{{{low},{high}}}"

@@ -70,4 +70,5 @@ class Matcher:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise GrammarError(self._matcher.get_error())
+            reason: str = self._matcher.get_error()
+            raise GrammarError("it is too large" if reason.startswith("panic") else reason)

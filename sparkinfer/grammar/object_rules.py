@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from sparkinfer.grammar import char_set
 from sparkinfer.grammar.expansion import Expansion
+from sparkinfer.grammar.member_sequence import MAX_COUNTED, CountedSequence, Member, sequence_text
 from sparkinfer.grammar.pattern import PatternError, Term, compiled, full_match
 from sparkinfer.grammar.schema_document import fail
 from sparkinfer.grammar.shapes import LiteralShape, ObjectShape, Parts, StringShape
@@ -68,12 +69,19 @@ class ObjectRules:
         extra = "" if not extras else extras[0] if len(extras) == 1 else self._rules.helper(" | ".join(extras))
         shape, num_required = self._shape, len(self._shape.required)
         if extra and shape.min_properties > num_required + 1:
-            self._expansion.approximate(shape.min_path, "minProperties")  # the same name might come twice
-        sequence = _Sequence(self._rules, shape, [
-            (f"{json_literal(name)} JSON_COLON {self._rules.name(self._values[name])}", name in shape.required)
+            self._expansion.approximate(shape.path, "minProperties")  # the same name might come twice
+        members = [
+            Member(f"{json_literal(name)} JSON_COLON {self._rules.name(self._values[name])}", name in shape.required)
             for name in self._properties()
-        ], extra)  # fmt: skip
-        return f"JSON_OBJECT {sequence.text(0, 0)} JSON_OBJECT_END"
+        ]  # fmt: skip
+        if shape.min_properties <= 1 and shape.max_properties is None:
+            sequence = sequence_text(self._rules.helper, members, extra, is_empty_allowed=not shape.min_properties)
+        elif len(members) > MAX_COUNTED:
+            fail(shape.path, f"minProperties and maxProperties are supported for {MAX_COUNTED} properties at most")
+        else:
+            limits = (shape.min_properties, shape.max_properties)
+            sequence = CountedSequence(self._rules.helper, members, extra, limits).text()
+        return f"JSON_OBJECT {sequence} JSON_OBJECT_END"
 
     def _properties(self) -> list[str]:
         """The listed names that can have a value."""
@@ -140,70 +148,3 @@ class ObjectRules:
             shape.min_length, shape.max_length, shape.patterns, shape.not_patterns, [*shape.excluded, *taken]
         ), more)  # fmt: skip
         return key if key in SHARED or is_satisfiable(key) else None
-
-
-class _Sequence:
-    """Members in order, with commas between them, as rules by position and number written so far."""
-
-    def __init__(self, rules: Rules, shape: ObjectShape, members: list[tuple[str, bool]], extra: str) -> None:
-        """members: text, and whether it is required; extra: any number of times after them, "" without one."""
-        self._rules = rules
-        self._members = members
-        self._extra = extra
-        self._least = shape.min_properties
-        self._most = shape.max_properties
-        self._counts_to = 1 if self._least <= 1 and self._most is None else max(self._least, (self._most or 0) + 1)
-        self._names: dict[tuple[int, int], str] = {}
-        self._required_after = [sum(is_needed for _, is_needed in members[i:]) for i in range(len(members) + 1)]
-
-    def text(self, position: int, written: int) -> str:
-        """What may come from a position on, after so many members (or more, where no more are counted)."""
-        if position == len(self._members):
-            return self._end(written)
-        member, is_required = self._members[position]
-        comma = "JSON_COMMA " if written else ""
-        count = min(written + 1, self._counts_to)
-        with_it = f"{comma}{member} {self._next(position + 1, count)}" if self._can(position + 1, count) else None
-        if is_required:
-            return with_it or ""
-        without = self._next(position + 1, written) if self._can(position + 1, written) else None
-        if with_it is None:
-            return without or ""
-        if without is None:
-            return with_it
-        if count == written:
-            return f"({comma}{member})? {without}"
-        return f"({with_it} | {without})" if without else f"({with_it})?"
-
-    def _next(self, position: int, written: int) -> str:
-        """As `text`, by name where it is more than an end."""
-        if position == len(self._members):
-            return self._end(written)
-        key = (position, written)
-        if key not in self._names:
-            self._names[key] = self._rules.helper(self.text(position, written))
-        return self._names[key]
-
-    def _can(self, position: int, written: int) -> bool:
-        """Whether the number of members can still come out right."""
-        if self._most is not None and written + self._required_after[position] > self._most:
-            return False
-        return bool(self._extra) or written + len(self._members) - position >= self._least
-
-    def _end(self, written: int) -> str:
-        if not self._extra:
-            return ""
-        low = max(0, self._least - written)
-        high = None if self._most is None else self._most - written
-        if high == 0:
-            return ""
-        if written:
-            return f"(JSON_COMMA {self._extra}){_times(low, high)}"
-        more = f"{self._extra} (JSON_COMMA {self._extra}){_times(max(0, low - 1), None if high is None else high - 1)}"
-        return more if low else f"({more})?"
-
-
-def _times(low: int, high: int | None) -> str:
-    if high is None:
-        return f"{{{low},}}" if low else "*"
-    return f"{{{low},{high}}}"

@@ -132,7 +132,7 @@ class ObjectShape:
     names: list[Part] = field(default_factory=list)
     min_properties: int = 0
     max_properties: int | None = None
-    min_path: str = ""                # of minProperties
+    path: str = ""                    # of the counts
 
     @property
     def listed(self) -> list[str]:
