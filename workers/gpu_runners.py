@@ -16,7 +16,7 @@ from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.checkpoint.hparams import HParams
 from sparkinfer.config import Config
 from sparkinfer.engine.device import choose_device, free_memory
-from sparkinfer.engine.fake_model_runner import ScriptedModelRunner, StepCost
+from sparkinfer.engine.fake_model_runner import ScriptedModelRunner, StepCost, said_script
 from sparkinfer.engine.kv_cache import KVCache, bytes_per_block, choose_kv_dtype
 from sparkinfer.engine.mask_source import MaskSource
 from sparkinfer.engine.memory_plan import MemoryPlan, check_weights_fit, plan_memory
@@ -25,6 +25,7 @@ from sparkinfer.engine.state_pool import StatePool
 from sparkinfer.engine.torch_model_runner import TorchModelRunner
 from sparkinfer.model.registry import load_model
 from workers.gpu_masks import TableMasks
+from sparkinfer.text.tokenizer import Tokenizer
 from workers.process import WorkerContext
 
 log = logging.getLogger("gpu_scheduler")
@@ -41,16 +42,23 @@ def _plan(config: Config, hparams: HParams, block_bytes: int, free: int) -> Memo
     )
 
 
-def scripted_runner(config: Config, hparams: HParams, masks: MaskSource) -> tuple[ModelRunner, MemoryPlan]:
-    """Echoes the prompt over and over: output that a test or benchmark chooses, at any length."""
+def scripted_runner(
+    config: Config, gguf: GGUFFile, hparams: HParams, masks: MaskSource
+) -> tuple[ModelRunner, MemoryPlan]:
+    """Says what the prompt tells it to (said_script), or echoes it over and over: output that a client chooses."""
     length = min(config.model.max_model_len or hparams.max_position, hparams.max_position)
     blocks_per_sequence = -(-length // config.engine.block_size)
     plan = MemoryPlan(blocks_per_sequence * config.scheduler.max_num_seqs, length)
 
-    def script(prompt_token_ids: list[int]) -> list[int]:
+    def echo(prompt_token_ids: list[int]) -> list[int]:
         return prompt_token_ids * (1 + length // len(prompt_token_ids))
 
     cost = StepCost(base_us=config.engine.scripted_step_us)
+    def encode(text: str) -> list[int]:
+        return tokenizer.encode_rendered(tokenizer.special_text.parse(text))
+
+    tokenizer = Tokenizer.from_metadata(gguf.metadata, gguf.path)
+    script = said_script(tokenizer.decode, encode, min(tokenizer.stop_token_ids), echo)
     runner = ScriptedModelRunner(script, plan.num_blocks, config.engine.block_size, cost)
     runner.set_mask_source(masks, hparams.vocab_size)
     return runner, plan

@@ -151,7 +151,7 @@ def _body(context: WorkerContext) -> int:
     hparams = HParams.from_gguf(gguf)
     pinned = pinned_tokens(config, hparams.vocab_size)
     if config.engine.runner == "scripted":
-        runner, plan = scripted_runner(config, hparams, TableMasks(context.mask_table))
+        runner, plan = scripted_runner(config, gguf, hparams, TableMasks(context.mask_table))
     else:
         runner, plan = torch_runner(context, gguf, hparams)
     plan = beside_pinned(plan, len(pinned), config)

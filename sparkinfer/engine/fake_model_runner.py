@@ -5,6 +5,7 @@ The whole service runs on it in tests and in benchmarks of everything but the fo
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,6 +36,35 @@ def echo_script(num_tokens: int, stop_token_id: int) -> Script:
     [5, 6, 0]
     """
     return lambda prompt_token_ids: [*prompt_token_ids[-num_tokens:], stop_token_id]
+
+
+_SAID = re.compile(r"<<say>>(.*?)<</say>>\s*", re.DOTALL)
+_RESULT = "<tool_response>"
+_LOOK_BACK_TOKENS = 8192
+
+
+def said_script(
+    decode: Callable[[list[int]], str], encode: Callable[[str], list[int]], stop_token_id: int, otherwise: Script
+) -> Script:
+    """What a prompt tells it to say: the text in the last <<say>>...<</say>>, then the stop token.
+
+    Of several right behind each other the first is the answer, the second the one after a first tool result, and so
+    on, so that a client's whole loop can be written into one message. A prompt that tells nothing: as `otherwise`.
+    """
+
+    def script(prompt_token_ids: list[int]) -> list[int]:
+        prompt = decode(prompt_token_ids[-_LOOK_BACK_TOKENS:])
+        group: list[str] = []
+        end = 0
+        for match in _SAID.finditer(prompt):
+            group = [*group, match[1]] if match.start() == end else [match[1]]
+            end = match.end()
+        if not group:
+            return otherwise(prompt_token_ids)
+        number = prompt.count(_RESULT, end)
+        return [*encode(group[min(number, len(group) - 1)]), stop_token_id]
+
+    return script
 
 
 @dataclass(frozen=True, slots=True)

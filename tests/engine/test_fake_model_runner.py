@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from sparkinfer.engine.fake_model_runner import ScriptedModelRunner, StepCost, cycle_script, echo_script
+from sparkinfer.engine.fake_model_runner import ScriptedModelRunner, StepCost, cycle_script, echo_script, said_script
 from sparkinfer.engine.scheduler_output import Admission, ScheduledSequence, SchedulerOutput
 from sparkinfer.sampling_params import SamplingParams
 
@@ -33,6 +33,29 @@ def test_each_sequence_follows_the_script_of_its_prompt():
     assert run(runner, decode(0, 3), prefill(1, [7, 8], start=1)).token_ids == [6, 7]
     assert run(runner, decode(0, 4), decode(1, 2)).token_ids == [0, 8]
     assert run(runner, decode(0, 5)).token_ids == [0]
+
+
+SAID = [
+    ("say it: <<say>>one<</say>> please", "one"),
+    ("<<say>>old<</say>> then <<say>>new<</say>>", "new"),
+    ("<<say>>call<</say>>\n<<say>>done<</say>> ...", "call"),
+    ("<<say>>call<</say>>\n<<say>>done<</say>> call <tool_response>2</tool_response>", "done"),
+    ("<<say>>call<</say>><<say>>done<</say>> <tool_response>1 <tool_response>2 <tool_response>3", "done"),
+    ("<<say>>a\n<<b>><</say>>", "a\n<<b>>"),
+]
+
+
+@pytest.mark.parametrize(("prompt", "said"), SAID)
+def test_a_prompt_tells_what_is_said(prompt, said):
+    def decode(ids):
+        return "".join(map(chr, ids))
+
+    def encode(text):
+        return [ord(char) for char in text]
+
+    script = said_script(decode, encode, 0, echo_script(2, 0))
+    assert script(encode(prompt)) == [*encode(said), 0]
+    assert script(encode("say nothing")) == [*encode("ng"), 0]
 
 
 def test_a_slot_starts_anew_and_a_recomputed_sequence_goes_on_where_it_was():
