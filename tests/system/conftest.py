@@ -23,3 +23,12 @@ def scripted_server(embedded_model: Path) -> Iterator[Server]:
     overrides = (*SCRIPTED, "engine.scripted_step_us=2000", "model.max_model_len=2048")
     with Server(embedded_model, *overrides) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def deterministic_server(embedded_model: Path) -> Iterator[Server]:
+    """The embedded model in deterministic mode, prompts in small chunks."""
+    settings = ("engine.deterministic=true", "engine.threads=1", "model.max_model_len=256",
+                "scheduler.prefill_chunk_tokens=24", "scheduler.policy=chunked")  # fmt: skip
+    with Server(embedded_model, *settings) as running:
+        yield running

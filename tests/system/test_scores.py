@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,10 +17,8 @@ QUESTIONS = [[{"role": "user", "content": f"What is {n} times {n + 1}?"}] for n 
 
 
 @pytest.fixture(scope="module")
-def deterministic(embedded_model: Path) -> Iterator[httpx.Client]:
-    settings = ("engine.deterministic=true", "engine.threads=1", "model.max_model_len=256",
-                "scheduler.prefill_chunk_tokens=24", "scheduler.policy=chunked")  # fmt: skip
-    with Server(embedded_model, *settings) as server, httpx.Client(base_url=f"{server.url}/v1", timeout=120) as client:
+def deterministic(deterministic_server: Server) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=f"{deterministic_server.url}/v1", timeout=120) as client:
         yield client
 
 
