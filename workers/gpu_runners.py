@@ -6,6 +6,7 @@ Owns the choice and the plan of memory; never what is run.
 from __future__ import annotations
 
 import functools
+import importlib.util
 import logging
 import os
 
@@ -14,7 +15,7 @@ import torch
 from ipc.status_board import BootPhase
 from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.checkpoint.hparams import HParams
-from sparkinfer.config import Config
+from sparkinfer.config import Config, cache_dir
 from sparkinfer.engine.device import choose_device, free_memory
 from sparkinfer.engine.fake_model_runner import ScriptedModelRunner, StepCost, said_script
 from sparkinfer.engine.kv_cache import KVCache, bytes_per_block, choose_kv_dtype
@@ -24,8 +25,8 @@ from sparkinfer.engine.model_runner import ModelRunner
 from sparkinfer.engine.state_pool import StatePool
 from sparkinfer.engine.torch_model_runner import TorchModelRunner
 from sparkinfer.model.registry import load_model
-from workers.gpu_masks import TableMasks
 from sparkinfer.text.tokenizer import Tokenizer
+from workers.gpu_masks import TableMasks
 from workers.process import WorkerContext
 
 log = logging.getLogger("gpu_scheduler")
@@ -53,12 +54,12 @@ def scripted_runner(
     def echo(prompt_token_ids: list[int]) -> list[int]:
         return prompt_token_ids * (1 + length // len(prompt_token_ids))
 
-    cost = StepCost(base_us=config.engine.scripted_step_us)
     def encode(text: str) -> list[int]:
         return tokenizer.encode_rendered(tokenizer.special_text.parse(text))
 
     tokenizer = Tokenizer.from_metadata(gguf.metadata, gguf.path)
     script = said_script(tokenizer.decode, encode, min(tokenizer.stop_token_ids), echo)
+    cost = StepCost(base_us=config.engine.scripted_step_us)
     runner = ScriptedModelRunner(script, plan.num_blocks, config.engine.block_size, cost)
     runner.set_mask_source(masks, hparams.vocab_size)
     return runner, plan
@@ -76,6 +77,16 @@ def torch_runner(context: WorkerContext, gguf: GGUFFile, hparams: HParams) -> tu
             cuda, plan = cuda_runner.boot(context, gguf, hparams, device, functools.partial(_plan, config, hparams))
             cuda.set_mask_source(TableMasks(context.mask_table))
             return cuda, plan
+    if device.type == "cpu" and importlib.util.find_spec("numba"):
+        from kernels.cpu import compile_cache  # numba and what it compiles: a GPU has no use for them
+
+        compile_cache.use_folder(cache_dir(config.model) / "kernels")
+        from workers import cpu_runner
+
+        if cpu_runner.is_covered(hparams):
+            cpu, plan = cpu_runner.boot(context, gguf, hparams, functools.partial(_plan, config, hparams))
+            cpu.set_mask_source(TableMasks(context.mask_table))
+            return cpu, plan
     dtype = choose_kv_dtype(config.engine.kv_dtype, hparams, device)
     status.phase = BootPhase.LOADING_WEIGHTS
 

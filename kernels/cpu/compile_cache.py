@@ -21,11 +21,8 @@ def sources_digest() -> str:
     return digest.hexdigest()[:16]
 
 
-def choose_folder() -> None:
-    """Below NUMBA_CACHE_DIR where that is set, else beside the compiled Python files."""
-    base = Path(numba.config.CACHE_DIR or HERE / "__pycache__")
+def use_folder(folder: Path) -> None:
+    """Keep compiled kernels below `folder` unless NUMBA_CACHE_DIR says otherwise; to be called before their import."""
+    base = Path(numba.config.CACHE_DIR or folder)
     if base.name != sources_digest():
         numba.config.CACHE_DIR = str(base / sources_digest())
-
-
-choose_folder()

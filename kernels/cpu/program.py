@@ -14,8 +14,10 @@ from llvmlite import ir
 from numba import cfunc, njit
 from numba.core import types
 
-from kernels.cpu import compile_cache  # noqa: F401, before anything is compiled
+from kernels.cpu import compile_cache
 from kernels.cpu.simd import I32, I64, _function, address, call, load_i64, store_i64
+
+compile_cache.use_folder(compile_cache.HERE / "__pycache__")
 
 WORDS = 48
 KERNEL, FACTOR, COUNT, WAITS, GRAIN, ARGUMENTS = 0, 1, 2, 3, 4, 8  # units = FACTOR * step[COUNT]

@@ -33,19 +33,45 @@ class CpuModel:
         self._pools: tuple[KVCache, StatePool] | None = None
 
     def forward(self, batch: ForwardBatch, kv_cache: KVCache, state_pool: StatePool) -> Tensor:
-        """As Model.forward. A row's logits depend, to the last bit, on its sequence alone."""
+        """As Model.forward, logits_indices ascending. A row's logits depend, to the last bit, on its sequence alone."""
+        self._start(batch, kv_cache, state_pool)
+        logits = torch.empty(len(batch.logits_indices), self.hparams.vocab_size)
+        done = 0
+        for first, end in _passes(len(batch.input_ids)):
+            wanted = int(((batch.logits_indices >= first) & (batch.logits_indices < end)).sum())
+            part = self._program.whole if wanted else self._program.body
+            self._run(part, batch, first, end, logits[done:].data_ptr() if wanted else 0)
+            done += wanted
+        return self._shell.head(logits)
+
+    def hidden_states(self, batch: ForwardBatch, kv_cache: KVCache, state_pool: StatePool) -> Tensor:
+        """As Model.hidden_states."""
+        self._start(batch, kv_cache, state_pool)
+        hidden = torch.empty(len(batch.input_ids), self.hparams.hidden_size)
+        for first, end in _passes(len(hidden)):
+            self._run(self._program.body, batch, first, end, 0)
+            hidden[first:end] = self._stream[: end - first]
+        return hidden
+
+    def head(self, x: Tensor) -> Tensor:
+        """As Model.head."""
+        logits = torch.empty(len(x), self.hparams.vocab_size)
+        for first, end in _passes(len(x)):
+            self._stream[: end - first] = x[first:end]
+            self._record.describe_head(end - first, logits[first:].data_ptr())
+            self._team.run(self._program, self._program.head, self._record.address)
+        return self._shell.head(logits)
+
+    def _start(self, batch: ForwardBatch, kv_cache: KVCache, state_pool: StatePool) -> None:
         self._use(kv_cache, state_pool)
         if state_pool.pools:
             reset_new_sequences(batch, state_pool)
-        logits = torch.empty(len(batch.logits_indices), self.hparams.vocab_size)
-        done, num_rows = 0, len(batch.input_ids)
-        for first in range(0, num_rows, MAX_ROWS):
-            end = min(first + MAX_ROWS, num_rows)
-            self._stream[: end - first] = self._shell.embed(batch.input_ids[first:end])
-            self._record.describe(batch, first, end, kv_cache.block_size, logits[done:].data_ptr())
-            self._team.run(self._program, self._record.address)
-            done += int(((batch.logits_indices >= first) & (batch.logits_indices < end)).sum())
-        return self._shell.head(logits)
+
+    def _run(self, part: range, batch: ForwardBatch, first: int, end: int, logits: int) -> None:
+        assert self._pools is not None
+        self._stream[: end - first] = self._shell.embed(batch.input_ids[first:end])
+        self._record.describe(batch, first, end, self._pools[0].block_size, logits)
+        self._team.run(self._program, part, self._record.address)
 
     def _use(self, kv_cache: KVCache, state_pool: StatePool) -> None:
         """Write the pools' addresses into the program, once for each pair of pools."""
@@ -59,6 +85,10 @@ class CpuModel:
             "conv": _addresses(state_pool.conv), "conv_bytes": _slot_bytes(state_pool.conv),
             "state": _addresses(state_pool.state), "state_bytes": _slot_bytes(state_pool.state),
         })
+
+
+def _passes(num_rows: int) -> list[tuple[int, int]]:
+    return [(first, min(first + MAX_ROWS, num_rows)) for first in range(0, num_rows, MAX_ROWS)]
 
 
 def _addresses(pools: list[Tensor | None]) -> list[int]:

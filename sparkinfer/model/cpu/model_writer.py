@@ -32,6 +32,7 @@ def write_model(writing: Writing, model: Transformer) -> None:
                 _write_feed_forward(writing, block.feed_forward, after, writing.x, adds=True)
             else:
                 write_experts(writing, block.feed_forward, after, writing.x)  # type: ignore[arg-type]
+    writing.program.end_of_body()
     head = writing.matrices(model.token_embd if model.output is None else model.output)
     x = writing.normed(model.output_norm, head, rows=words.LOGIT_ROWS)
     writing.program.matmul(head, x, None, count=words.NUM_LOGITS)

@@ -20,6 +20,7 @@ from kernels.cpu.quant_tile import RECORD_BYTES
 from sparkinfer.model.cpu.memory import aligned_bytes, aligned_copy
 from sparkinfer.model.cpu.weights import PackedMatrix
 
+PORTION_BYTES = 8192  # of weights: the least worth taking from the counter
 Word = int | float  # floats are stored as the bits of a double
 
 
@@ -53,6 +54,7 @@ class ProgramWriter:
     def __init__(self, max_rows: int) -> None:
         self.max_rows = max_rows
         self._rows: list[npt.NDArray[np.int64]] = []
+        self._body_length = 0
         self._pending: list[tuple[int, int, Pending]] = []
         self._buffers: dict[str, Buffer] = {}
         self._kept: list[Any] = []
@@ -137,12 +139,18 @@ class ProgramWriter:
             self.write(
                 matmul_kernel(matrix.kind), unit_count, matrix.num_panels, matrix.panels.ctypes.data,
                 matrix.panels.shape[1], matrix.num_panels, source, target, matrix.num_out, init, init_bytes, init_step,
-                matrix.num_columns, count, *(experts or (0, 0)), waits=offset == 0, grain=max(1, 8192 // matrix.panels.shape[1]),
+                matrix.num_columns, count, *(experts or (0, 0)), waits=offset == 0,
+                grain=max(1, PORTION_BYTES // matrix.panels.shape[1]),
             )
             offset += matrix.num_out
 
+    def end_of_body(self) -> None:
+        """What follows is the head."""
+        self._body_length = len(self._rows)
+
     def finish(self) -> Program:
-        return Program(np.ascontiguousarray(np.stack(self._rows)), self._pending, [*self._kept])
+        """The program; it keeps the memory that it names."""
+        return Program(np.ascontiguousarray(np.stack(self._rows)), self._body_length, self._pending, self._kept)
 
     def _buffer(self, name: str, row_bytes: int, rows_per_row: int) -> Buffer:
         key = f"{name} {row_bytes}"
@@ -160,12 +168,18 @@ def _values(argument: Word | Buffer | None) -> tuple[Word, ...]:
 
 
 class Program:
-    """Finished instructions; `kept` is the memory that they name."""
+    """Finished instructions; `kept` is the memory that they name.
+
+    body, head, whole: ranges of instructions: embedding to hidden states, hidden states to logits, both
+    """
 
     def __init__(
-        self, instructions: npt.NDArray[np.int64], pending: list[tuple[int, int, Pending]], kept: list[Any]
+        self, instructions: npt.NDArray[np.int64], body_length: int, pending: list[tuple[int, int, Pending]],
+        kept: list[Any],
     ) -> None:
         self.instructions = instructions
+        self.body, self.head = range(body_length), range(body_length, len(instructions))
+        self.whole = range(len(instructions))
         self.counters = aligned_bytes(len(instructions) * words.COUNTER_BYTES)
         self._pending, self._kept = pending, kept
 

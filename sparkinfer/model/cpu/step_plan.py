@@ -40,7 +40,7 @@ class StepRecord:
     def describe(self, batch: ForwardBatch, first: int, end: int, block_size: int, logits: int) -> None:
         """Rows [first, end) of a step.
 
-        logits: address of the first row of logits that the pass writes
+        logits: address of the first row of logits that the pass writes; 0: they are not computed
         """
         self._kept = []
         spans = _spans(batch, first, end)
@@ -59,6 +59,13 @@ class StepRecord:
         w[words.SPANS] = self._keep(np.array([(row, count, slots[seq]) for row, count, seq in spans], np.int64))
         self._angles(positions)
         self._work(positions, spans)
+
+    def describe_head(self, num_rows: int, logits: int) -> None:
+        """Logits of the first rows of the residual stream, and nothing else."""
+        w, rows = self._words, np.arange(num_rows)
+        self._kept = []
+        w[words.NUM_ROWS], w[words.NUM_LOGITS], w[words.LOGITS] = num_rows, num_rows, logits
+        w[words.LOGIT_ROWS] = self._keep(rows)
 
     def _angles(self, positions: Ints) -> None:
         for kind, at in (("attention", words.COS), ("sliding_attention", words.SLIDING_COS)):

@@ -21,13 +21,13 @@ class ThreadTeam:
             arguments = (self._control.ctypes.data, thread, num_threads)
             threading.Thread(target=jit_help, args=arguments, name=f"cpu_{thread}", daemon=True).start()
 
-    def run(self, program: Program, step: int) -> None:
-        """Run a program for the step whose record lies at address `step`; releases the interpreter."""
-        instructions = program.instructions
+    def run(self, program: Program, part: range, step: int) -> None:
+        """Run instructions of a program for the step whose record lies at address `step`; releases the interpreter."""
+        instructions = program.instructions.ctypes.data + program.instructions.strides[0] * part.start
         with self._lock:
             jit_lead(
-                self._control.ctypes.data, instructions.ctypes.data, len(instructions), step,
-                program.counters.ctypes.data, self.num_threads,
+                self._control.ctypes.data, instructions, len(part), step, program.counters.ctypes.data,
+                self.num_threads,
             )
 
 

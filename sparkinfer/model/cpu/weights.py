@@ -48,6 +48,17 @@ class PackedMatrix:
         return self.kind not in FLOAT_KINDS.values()
 
 
+def kind_of(gguf: GGUFFile, name: str) -> str:
+    """What the kernels see a tensor as: its own type if they know it, else f32."""
+    info = gguf.info(name)
+    if scale_name(name) in gguf.tensors:
+        return "f32"
+    if info.ggml_type in FLOAT_KINDS:
+        return FLOAT_KINDS[info.ggml_type]
+    layout = LAYOUTS_BY_NAME.get(info.ggml_type.name)
+    return info.ggml_type.name if layout is not None and info.shape[-1] % layout.columns == 0 else "f32"
+
+
 class WeightReader:
     """Reads each tensor once; `progress` hears of every one."""
 
@@ -65,24 +76,14 @@ class WeightReader:
         """Matrices with the same input, or stacks of such, side by side: neighbours of one kind become one."""
         groups: list[list[str]] = []
         for name in names:
-            if groups and self.kind(groups[-1][-1]) == self.kind(name):
+            if groups and kind_of(self._gguf, groups[-1][-1]) == kind_of(self._gguf, name):
                 groups[-1].append(name)
             else:
                 groups.append([name])
         return [self._packed(group) for group in groups]
 
-    def kind(self, name: str) -> str:
-        """What the kernels see the tensor as: its own type if they know it, else f32."""
-        info = self._gguf.info(name)
-        if scale_name(name) in self._gguf.tensors:
-            return "f32"
-        if info.ggml_type in FLOAT_KINDS:
-            return FLOAT_KINDS[info.ggml_type]
-        layout = LAYOUTS_BY_NAME.get(info.ggml_type.name)
-        return info.ggml_type.name if layout is not None and info.shape[-1] % layout.columns == 0 else "f32"
-
     def _packed(self, names: list[str]) -> PackedMatrix:
-        kind, num_columns = self.kind(names[0]), self._gguf.info(names[0]).shape[-1]
+        kind, num_columns = kind_of(self._gguf, names[0]), self._gguf.info(names[0]).shape[-1]
         num_matrices = int(np.prod(self._gguf.info(names[0]).shape[:-2]))
         rows = [self._rows(name, kind).reshape(num_matrices, self._gguf.info(name).shape[-2], -1) for name in names]
         stack = rows[0] if len(rows) == 1 else np.concatenate(rows, axis=1)
