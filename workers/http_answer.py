@@ -119,8 +119,7 @@ class WholeBody:
         self._choices[index].add(delta)
 
     def finish(self, index: int, finish_reason: FinishReason, stop_string: str | None) -> None:
-        self._choices[index].finish_reason = finish_reason
-        self._choices[index].stop_string = stop_string
+        self._choices[index].close(finish_reason, stop_string)
 
     def end(self, usage: Usage) -> None:
         self.document = self._reply.document(self._choices, usage)

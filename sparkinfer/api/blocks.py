@@ -84,6 +84,10 @@ class BlockSequence:
         for _ in self.add(delta):
             pass
 
+    def drop_last(self) -> None:
+        """The newest block is not to be shown."""
+        self.blocks.pop()
+
     def _extend(self, kind: BlockKind, text: str) -> tuple[Block, str]:
         self._whitespace = ""
         if not self.blocks or self.blocks[-1].kind != kind:

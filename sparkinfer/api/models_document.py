@@ -86,7 +86,7 @@ class ModelsDocument:
             "max_output_length": info.max_output_tokens,
             "meta": {"n_ctx": length, "n_vocab": info.vocab_size},
             "supported_sampling_parameters": [*_parameters(info), "top_k", "min_p", "repetition_penalty"],
-            "supported_features": ["reasoning"] if info.reasoning else [],
+            "supported_features": ["tools", "json_mode", "structured_outputs"] + ["reasoning"] * info.reasoning,
         }
         if any(prices.values()):
             extensions["pricing"] = {kind: price for kind, price in prices.items() if price}
@@ -122,6 +122,8 @@ def _parameters(info: ModelInfo) -> dict[str, Any]:
         "top_logprobs": {"type": "integer", "min": 0, "max": MAX_TOP_LOGPROBS},
         "logit_bias": {"type": "unknown"},
         "n": {"type": "integer", "min": 1, "max": MAX_CHOICES},
+        "tools": {"type": "boolean"},
+        "structured_outputs": {"type": "boolean"},
     }
     if info.reasoning:
         parameters["reasoning"] = {"type": "boolean"}

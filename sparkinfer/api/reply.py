@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+import msgspec
+
 from sparkinfer.api.blocks import BlockSequence
 from sparkinfer.api.blocks import ReplyDelta as ReplyDelta
 from sparkinfer.api.logprobs import TokenLogprob
@@ -27,6 +29,15 @@ class WholeCall:
         self.id = call_id
         self.name = name
         self.arguments: list[str] = []
+
+    @property
+    def is_complete(self) -> bool:
+        """The arguments are JSON, and not the beginning of it."""
+        try:
+            msgspec.json.decode("".join(self.arguments))
+        except msgspec.DecodeError:
+            return False
+        return True
 
 
 class Choice:
@@ -65,6 +76,14 @@ class Choice:
         if delta.logprobs:
             self.logprobs = self.logprobs or []
             self.logprobs.extend(delta.logprobs)
+
+    def close(self, finish_reason: FinishReason, stop_string: str | None) -> None:
+        """The choice has ended. A call that a limit cut short is none: nobody could carry it out."""
+        self.finish_reason = finish_reason
+        self.stop_string = stop_string
+        if finish_reason == FinishReason.LENGTH and self.tool_calls and not self.tool_calls[-1].is_complete:
+            self.tool_calls.pop()
+            self.blocks.drop_last()
 
 
 class Reply(Protocol):
