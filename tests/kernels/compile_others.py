@@ -5,8 +5,13 @@ from __future__ import annotations
 import sys
 
 import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.experimental.gluon._runtime import GluonASTSource
+from triton.runtime.jit import mangle_type
 
 from kernels.draw_tokens import DrawFilters, draw_tokens
+from kernels.many_rows import FORMATS, STAGES, _many_rows_kernel
 from kernels.quant_embedding import quant_embedding
 from kernels.quant_format import QuantFormat
 from kernels.quant_gemv import quant_gemv
@@ -36,12 +41,33 @@ def other_formats() -> None:
         quant_embedding(torch.zeros(1, dtype=torch.int64), weight, torch.empty(1, 256))
 
 
+def many_rows(target: GPUTarget) -> int:
+    """The Gluon kernel of every format, and of fewest and most rows for one; returns how many that are."""
+    planes = {"q_ptr": "quants", "h_ptr": "high", "s_ptr": "scales", "d_ptr": "supers"}
+    tensors = ("x_ptr", "y_ptr", *planes)
+    jobs = [(kind, 32) for kind in FORMATS] + [(FORMATS[1], 16), (FORMATS[1], 128)]
+    for kind, num_tokens in jobs:
+        weight = random_weight(64, 256, kind)
+        constants = {"FMT": int(kind), "COLS": 2048, "M": num_tokens, "SPLITS": 2, "STAGES": STAGES,
+                     "HAS_WGMMA": int(target.arch) == 90}
+        signature = {name: mangle_type(getattr(weight, plane)) for name, plane in planes.items()}
+        signature |= {"x_ptr": "*fp16", "y_ptr": "*fp32", "num_rows": "i32", "stride_y": "i32", "stride_split": "i32"}
+        signature |= dict.fromkeys(constants, "constexpr")
+        places = _many_rows_kernel.arg_names
+        aligned = {(places.index(name),): [["tt.divisibility", 16]] for name in tensors}
+        source = GluonASTSource(_many_rows_kernel, signature, constants, aligned)
+        compiled = triton.compile(source, target=target, options={"num_warps": 4})
+        assert compiled.metadata.shared < 100_000  # what every card has
+    return len(jobs)
+
+
 def compile_all(name: str) -> int:
     recorder = Recorder((NVIDIA | AMD)[name])
+    num_gluon = many_rows(recorder.target) if name in NVIDIA else 0
     recorder.record(draws)
     if name in ("sm_80", "sm_90", "gfx942"):  # formats differ no further between cards
         recorder.record(other_formats)
-    return len(recorder.compiled)
+    return len(recorder.compiled) + num_gluon
 
 
 if __name__ == "__main__":

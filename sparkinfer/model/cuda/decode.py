@@ -16,11 +16,9 @@ from kernels.gated_delta_step import gated_delta_step
 from kernels.moe_down import moe_down
 from kernels.moe_gate_up import moe_gate_up
 from kernels.paged_decode import NUM_SPLITS, PagedKV, paged_decode
+from kernels.projections import project, project_residual, project_swiglu
 from kernels.quant_embedding import quant_embedding
 from kernels.quant_format import QuantActivation
-from kernels.quant_gemv import quant_gemv
-from kernels.quant_gemv_residual import quant_gemv_residual
-from kernels.quant_swiglu import quant_swiglu
 from kernels.quantize_rows import quantize_rows
 from sparkinfer.model.cuda.weights import AttentionLayer, DecodeWeights, DeltaNetLayer, DenseFFN, ExpertFFN
 
@@ -96,21 +94,21 @@ class DecodeStep:
             else:
                 mixed = self._delta_net(layer.mixer, index, inputs)
                 group = layer.mixer.small.norm.shape[0]
-            quant_gemv_residual(mixed, layer.mixer.output, self.residual, layer.ffn_norm, self.hidden, group,
+            project_residual(mixed, layer.mixer.output, self.residual, layer.ffn_norm, self.hidden, group,
                                 weights.eps,
                                 pdl=self.pdl)
             if isinstance(layer.ffn, ExpertFFN):
                 self._experts(layer.ffn, next_norm)
             else:
                 self._dense(layer.ffn, next_norm)
-        quant_gemv(self.hidden, [weights.output], weights.eps, out=self.logits, pdl=self.pdl)
+        project(self.hidden, [weights.output], weights.eps, out=self.logits, pdl=self.pdl)
         argmax(self.logits, inputs.input_ids, pdl=self.pdl)
         return self.logits
 
     def _attention(self, layer: AttentionLayer, index: int, inputs: DecodeInputs) -> QuantActivation:
         heads = self.weights.heads
         projected = self._rows("qkv", heads.row)
-        quant_gemv(self.hidden, layer.qkv, self.weights.eps, out=projected, pdl=self.pdl)
+        project(self.hidden, layer.qkv, self.weights.eps, out=projected, pdl=self.pdl)
         if layer.bias is not None:
             projected.add_(layer.bias)
         kv, scales = inputs.kv[index], inputs.kv_scales[index]
@@ -124,7 +122,7 @@ class DecodeStep:
 
     def _delta_net(self, layer: DeltaNetLayer, index: int, inputs: DecodeInputs) -> QuantActivation:
         projected = self._rows("delta_net", sum(w.num_rows for w in layer.projections))
-        quant_gemv(self.hidden, layer.projections, self.weights.eps, out=projected, pdl=self.pdl)
+        project(self.hidden, layer.projections, self.weights.eps, out=projected, pdl=self.pdl)
         conv, state = inputs.conv[index], inputs.state[index]
         assert conv is not None
         assert state is not None
@@ -135,7 +133,7 @@ class DecodeStep:
 
     def _experts(self, ffn: ExpertFFN, next_norm: Tensor) -> None:
         logits = self._rows("router", ffn.router.num_rows)
-        quant_gemv(self.hidden, [ffn.router], self.weights.eps, out=logits, pdl=self.pdl)
+        project(self.hidden, [ffn.router], self.weights.eps, out=logits, pdl=self.pdl)
         slots = ffn.top_k + (ffn.shared is not None)
         h = self._activation("experts", self._num_seqs * slots, ffn.down.num_cols)
         expert_ids = self._expert_ids(ffn.top_k)
@@ -146,8 +144,8 @@ class DecodeStep:
 
     def _dense(self, ffn: DenseFFN, next_norm: Tensor) -> None:
         h = self._activation("dense", self._num_seqs, ffn.down.num_cols)
-        quant_swiglu(self.hidden, ffn.gate, ffn.up, h, self.weights.eps, pdl=self.pdl)
-        quant_gemv_residual(h, ffn.down, self.residual, next_norm, self.hidden, pdl=self.pdl)
+        project_swiglu(self.hidden, ffn.gate, ffn.up, h, self.weights.eps, pdl=self.pdl)
+        project_residual(h, ffn.down, self.residual, next_norm, self.hidden, pdl=self.pdl)
 
     def _rows(self, name: str, width: int) -> Tensor:
         key = (name, self._num_seqs, width)

@@ -1,0 +1,251 @@
+"""y[m, n] = sum_k W[n, k] x[m, k] for 16 to 128 rows x: quantised rows become f16 in registers and meet x on the tensor
+cores. Written in Gluon, whose layouts say where every number lies; it does not run under the interpreter.
+
+A program makes 64 rows of W for all of x. Lane (g, t) of a quad loads block t of a group of 128 columns of its rows g
+and g + 8, unpacks it and has, word by word, what the matrix instruction wants of it: the instruction's columns are not
+the matrix's columns in order, but x lies in the same order (`pack_halves`), and a sum does not care.
+
+column 32 t + 16 half + 4 word + 2 j + i of a group = position 32 word + 16 half + 8 j + 2 t + i
+
+Bytes moved: every plane once; x once per 64 rows (from L2). Accumulation: f32, in an order that neither the number of
+rows of x nor the grid changes. Weights are rounded to f16, 64 times their size.
+Reference:   kernels/reference/quant_gemv.py
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+from torch import Tensor
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, warpgroup_mma, warpgroup_mma_wait
+
+from kernels.quant_format import QuantFormat, QuantWeight
+
+GROUP = 128          # columns of a step
+ROWS = 64            # of W a program
+WEIGHT_SCALE = 64.0  # keeps small weights out of f16's subnormal numbers
+FORMATS = (QuantFormat.Q8_0, QuantFormat.Q4_K, QuantFormat.Q5_K, QuantFormat.Q6_K)
+STAGES = 3
+PROGRAMS = 528           # four on each of an H200's multiprocessors
+MIN_GROUPS = 4           # that a part of the columns has
+
+Q8_0 = gl.constexpr(8)
+Q4_K = gl.constexpr(12)
+Q5_K = gl.constexpr(13)
+Q6_K = gl.constexpr(14)
+SCALE = gl.constexpr(WEIGHT_SCALE)
+
+# Four unsigned bytes v of $4 -> four halves (v - $7) * scale - minimum; $5, $6: scale and minimum as two equal halves
+_HALVES_ASM = gl.constexpr("""{ .reg .b32 a, b;
+prmt.b32 a, $4, 0x64646464, 0x4140; prmt.b32 b, $4, 0x64646464, 0x4342;
+sub.f16x2 a, a, $7; sub.f16x2 b, b, $7;
+fma.rn.f16x2 a, a, $5, $6; fma.rn.f16x2 b, b, $5, $6;
+mov.b32 {$0, $1}, a; mov.b32 {$2, $3}, b; }""")
+
+
+@gluon.constexpr_function
+def _tile_layout():
+    """[64 rows, 4 lanes of a quad, 4 words of a lane]: rows as the matrix instruction's A fragment has them."""
+    return gl.DistributedLinearLayout(
+        reg_bases=[[0, 0, 1], [0, 0, 2], [8, 0, 0]],
+        lane_bases=[[0, 1, 0], [0, 2, 0], [1, 0, 0], [2, 0, 0], [4, 0, 0]],
+        warp_bases=[[16, 0, 0], [32, 0, 0]],
+        block_bases=[],
+        shape=[64, 4, 4],
+    )
+
+
+@gluon.jit
+def _twice(x):
+    """f32 -> int32 of two equal halves."""
+    bits = x.to(gl.float16).to(gl.int16, bitcast=True).to(gl.int32) & 0xFFFF
+    return bits | (bits << 16)
+
+
+@gluon.jit
+def _halves(word, scale, minimum, OFFSET: gl.constexpr):
+    """Words of four unsigned bytes [64, 4, 4] -> four f16 tensors; scale, minimum: [64, 4, 1] int32, two halves."""
+    offset = gl.full(word.shape, OFFSET, gl.int32, word.type.layout)
+    scale, word = gl.broadcast(scale, word)
+    minimum, word = gl.broadcast(minimum, word)
+    return gl.inline_asm_elementwise(
+        _HALVES_ASM, "=h,=h,=h,=h,r,r,r,r", [word, scale, minimum, offset],
+        dtype=(gl.float16, gl.float16, gl.float16, gl.float16), is_pure=True, pack=1,
+    )
+
+
+@gluon.jit
+def _load(FMT: gl.constexpr, q_ptr, h_ptr, s_ptr, d_ptr, row, group, COLS: gl.constexpr):
+    """What lies in memory of group number `group`: (quants [64, 4, words], more bits, scales, supers)."""
+    L: gl.constexpr = _tile_layout()
+    BLOCKS: gl.constexpr = gl.SliceLayout(2, L)  # [64, 4]: a lane's blocks
+    row = gl.expand_dims(row, 1)
+    t = gl.expand_dims(gl.arange(0, 4, gl.SliceLayout(0, BLOCKS)), 0)
+    word = gl.expand_dims(gl.expand_dims(gl.arange(0, 4, gl.SliceLayout(0, gl.SliceLayout(1, L))), 0), 1)
+    block = row * (COLS // 32) + group * 4 + t
+    scale = gl.load(s_ptr + block)
+    if FMT == Q8_0:
+        place = q_ptr + gl.expand_dims(row * (COLS // 4) + (group * 4 + t) * 8, 2) + word
+        q = (gl.load(place), gl.load(place + 4))
+        high = q
+        supers = scale
+    else:
+        q = (gl.load(q_ptr + gl.expand_dims(row * (COLS // 8) + (group * 4 + t) * 4, 2) + word),)
+        high = q
+        if FMT == Q5_K:
+            high = (gl.load(h_ptr + block),)
+        if FMT == Q6_K:
+            high = (gl.load(h_ptr + block * 2), gl.load(h_ptr + block * 2 + 1))
+        supers = gl.load(d_ptr + row * (COLS // 256) + group // 2 + t * 0)
+    return q, high, scale, supers
+
+
+@gluon.jit
+def _low_half(word):
+    return (word & 0xFFFF).to(gl.int16).to(gl.float16, bitcast=True).to(gl.float32)
+
+
+@gluon.jit
+def _signed_byte(word, INDEX: gl.constexpr):
+    return ((word << (24 - 8 * INDEX)) >> 24).to(gl.float32)
+
+
+@gluon.jit
+def _unpack(FMT: gl.constexpr, tile):
+    """(four halves per word of columns 0 to 15 of each block, the same of columns 16 to 31), [64, 4, 4] f16 each."""
+    q, high, scale, supers = tile
+    L: gl.constexpr = _tile_layout()
+    word = gl.expand_dims(gl.expand_dims(gl.arange(0, 4, gl.SliceLayout(0, gl.SliceLayout(1, L))), 0), 1)
+    if FMT == Q8_0:  # signed bytes
+        first = q[0] ^ -2139062144
+        second = q[1] ^ -2139062144
+        scale_low = gl.expand_dims(_twice(scale.to(gl.float32) * SCALE), 2)
+        scale_high = scale_low
+        minimum = scale_low * 0
+        OFFSET: gl.constexpr = 0x64806480  # 1024 + 128
+    elif FMT == Q6_K:
+        first = (q[0] & 0x0F0F0F0F) | (((gl.expand_dims(high[0], 2) >> (2 * word)) & 0x03030303) << 4)
+        second = ((q[0] >> 4) & 0x0F0F0F0F) | (((gl.expand_dims(high[1], 2) >> (2 * word)) & 0x03030303) << 4)
+        d = supers.to(gl.float32) * SCALE
+        pair = scale.to(gl.int32)
+        scale_low = gl.expand_dims(_twice(d * _signed_byte(pair, 0)), 2)
+        scale_high = gl.expand_dims(_twice(d * _signed_byte(pair, 1)), 2)
+        minimum = scale_low * 0
+        OFFSET: gl.constexpr = 0x64206420  # 1024 + 32
+    else:
+        first = q[0] & 0x0F0F0F0F
+        second = (q[0] >> 4) & 0x0F0F0F0F
+        if FMT == Q5_K:
+            bits = gl.expand_dims(high[0], 2)
+            first |= ((bits >> word) & 0x01010101) << 4
+            second |= ((bits >> (4 + word)) & 0x01010101) << 4
+        pair = scale.to(gl.int32)
+        scale_low = gl.expand_dims(_twice(_low_half(supers) * (pair & 0xFF).to(gl.float32) * SCALE), 2)
+        scale_high = scale_low
+        minimum = gl.expand_dims(_twice(_low_half(supers >> 16) * ((pair >> 8) & 0xFF).to(gl.float32) * -SCALE), 2)
+        OFFSET: gl.constexpr = 0x64006400  # 1024
+    return _halves(first, scale_low, minimum, OFFSET), _halves(second, scale_high, minimum, OFFSET)
+
+
+@gluon.jit
+def _fragment(low, high, LAYOUT: gl.constexpr):
+    """The unpacked numbers of a step as the left operand, [64 rows, 128 positions] f16; moves nothing."""
+    a = gl.join(gl.join(low[0], low[1]), gl.join(low[2], low[3]))      # [64, t, word, i, j]
+    b = gl.join(gl.join(high[0], high[1]), gl.join(high[2], high[3]))
+    both = gl.permute(gl.join(a, b), (0, 2, 5, 4, 1, 3))               # [64, word, half, j, t, i]
+    return gl.convert_layout(gl.reshape(both, (64, 128)), LAYOUT)
+
+
+@gluon.jit
+def _fetch(x_ptr, buffer, group, is_real, M: gl.constexpr, COLS: gl.constexpr):
+    """Start copying x's columns of a step, [M, 128] f16, into shared memory."""
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0])
+    row = gl.expand_dims(gl.arange(0, M, gl.SliceLayout(1, LAYOUT)), 1)
+    column = gl.expand_dims(gl.arange(0, 128, gl.SliceLayout(0, LAYOUT)), 0)
+    if is_real:
+        async_copy.async_copy_global_to_shared(buffer, x_ptr + row * COLS + group * 128 + column)
+    async_copy.commit_group()
+
+
+@gluon.jit
+def _many_rows_kernel(
+    q_ptr, h_ptr, s_ptr, d_ptr, num_rows, x_ptr, y_ptr, stride_y, stride_split, FMT: gl.constexpr, COLS: gl.constexpr,
+    M: gl.constexpr, SPLITS: gl.constexpr, STAGES: gl.constexpr, HAS_WGMMA: gl.constexpr,
+):
+    ACC: gl.constexpr = (
+        gl.NVMMADistributedLayout([3, 0], [4, 1], [16, M, 16]) if HAS_WGMMA
+        else gl.NVMMADistributedLayout([2, 0], [4, 1], [16, 8])
+    )
+    A: gl.constexpr = gl.DotOperandLayout(0, ACC, 2)
+    GROUPS: gl.constexpr = COLS // 128
+    first_row = gl.program_id(0) * 64
+    split = gl.program_id(1)
+    first = GROUPS * split // SPLITS
+    last = GROUPS * (split + 1) // SPLITS
+    ROW: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, _tile_layout()))
+    row = gl.minimum(first_row + gl.arange(0, 64, ROW), num_rows - 1).to(gl.int64)
+    buffers = gl.allocate_shared_memory(
+        gl.float16, [STAGES, M, 128], gl.NVMMASharedLayout.get_default_for([M, 128], gl.float16)
+    )
+    for stage in gl.static_range(STAGES - 1):
+        _fetch(x_ptr, buffers.index(stage), first + stage, first + stage < last, M, COLS)
+    tile = _load(FMT, q_ptr, h_ptr, s_ptr, d_ptr, row, first, COLS)
+    acc = gl.zeros((64, M), gl.float32, ACC)
+    for group in range(first, last):
+        async_copy.wait_group(STAGES - 2)
+        if HAS_WGMMA:
+            fence_async_shared()  # copies of every thread before anybody's matrix instruction
+        gl.thread_barrier()
+        step = group - first
+        ahead = step + STAGES - 1
+        _fetch(x_ptr, buffers.index(ahead % STAGES), first + ahead, first + ahead < last, M, COLS)
+        next_tile = _load(FMT, q_ptr, h_ptr, s_ptr, d_ptr, row, gl.minimum(group + 1, last - 1), COLS)
+        low, high = _unpack(FMT, tile)
+        a = _fragment(low, high, A)
+        b = buffers.index(step % STAGES).permute((1, 0))
+        if HAS_WGMMA:
+            acc = warpgroup_mma(a, b, acc, is_async=True)
+            acc = warpgroup_mma_wait(0, [acc])
+        else:
+            acc = mma_v2(a, b.load(gl.DotOperandLayout(1, ACC, 2)), acc)
+        tile = next_tile
+    async_copy.wait_group(0)
+    out_row = first_row + gl.expand_dims(gl.arange(0, 64, gl.SliceLayout(1, ACC)), 1)
+    token = gl.expand_dims(gl.arange(0, M, gl.SliceLayout(0, ACC)), 0)
+    gl.store(y_ptr + split * stride_split + token * stride_y + out_row, acc * (1.0 / SCALE), mask=out_row < num_rows)
+
+
+def fits(weight: QuantWeight, num_tokens: int) -> bool:
+    """Whether the kernel takes the product."""
+    return weight.format in FORMATS and weight.num_cols % GROUP == 0 and num_tokens in (16, 32, 64, 128)
+
+
+def num_splits(weight: QuantWeight) -> int:
+    """Parts that the columns are best cut into, by the matrix's shape alone.
+
+    17,408 rows: 2; 5,120 rows of 17,408 columns: 6; 2,048 rows of 4,096 columns: 8; an output head: 1
+    """
+    tiles = -(-weight.num_rows // ROWS)
+    return max(1, min(round(PROGRAMS / tiles), weight.num_cols // (GROUP * MIN_GROUPS), 8))
+
+
+def has_wgmma(x: Tensor) -> bool:
+    return x.is_cuda and torch.cuda.get_device_capability(x.device)[0] == 9
+
+
+def many_rows(x: Tensor, weight: QuantWeight, out: Tensor) -> None:
+    """Products of one matrix, cut along the columns into out.shape[0] parts that are still to be added up.
+
+    x:          [num_tokens, num_cols] f16 in the order of `pack_halves`; num_tokens 16, 32, 64 or 128
+    weight:     [num_rows, num_cols], one of FORMATS, num_cols a multiple of 128 (Q4_K, Q5_K, Q6_K: 256)
+    out:        [num_splits, num_tokens, num_rows or a slice of a wider row] f32, rows contiguous, written
+    """
+    splits, num_tokens, _ = out.shape
+    _many_rows_kernel[(triton.cdiv(weight.num_rows, ROWS), splits)](
+        weight.quants, weight.high, weight.scales, weight.supers, weight.num_rows, x, out, out.stride(1), out.stride(0),
+        FMT=int(weight.format), COLS=weight.num_cols, M=num_tokens, SPLITS=splits, STAGES=STAGES,
+        HAS_WGMMA=has_wgmma(x), num_warps=4,
+    )

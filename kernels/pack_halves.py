@@ -1,0 +1,67 @@
+"""Rows of 16-bit integers as f16, norm factor applied, in the order of columns that `many_rows` wants.
+
+Bytes moved: 2 bytes read (from L2) and 2 written per element.
+Reference:   kernels/reference/pack_halves.py
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from kernels.quant_format import QuantActivation
+
+F16_MAX = tl.constexpr(65504.0)
+
+
+@triton.jit
+def _pack_halves_kernel(
+    v_ptr, s_ptr, ss_ptr, y_ptr, eps, COLS: tl.constexpr, SPAN: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+):
+    """SPAN: columns that share an RMS factor, 0 for none."""
+    m = tl.program_id(1)
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    position = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    group = position // 128
+    word = position // 32 % 4
+    half = position // 16 % 2
+    t = position // 2 % 4
+    within = word * 4 + position // 8 % 2 * 2 + position % 2
+    place = half * (COLS // 32) + group * 4 + t
+    inside = position < COLS
+    high = tl.load(v_ptr + m * 2 * COLS + place * 16 + within, mask=inside, other=0)
+    low = tl.load(v_ptr + m * 2 * COLS + COLS + place * 16 + within, mask=inside, other=0)
+    x = (256.0 * high.to(tl.float32) + low.to(tl.float32)) * tl.load(s_ptr + m * (COLS // 16) + place, mask=inside,
+                                                                    other=0.0)
+    if SPAN == COLS:
+        blocks = tl.arange(0, triton.next_power_of_2(COLS // 16))
+        squares = tl.load(ss_ptr + m * (COLS // 16) + blocks, mask=blocks < COLS // 16, other=0.0)
+        x *= tl.rsqrt(tl.sum(squares, axis=0) / COLS + eps)
+    elif SPAN > 0:
+        column = group * 128 + t * 32 + half * 16
+        blocks = (column // SPAN * (SPAN // 16))[:, None] + tl.arange(0, SPAN // 16)[None, :]
+        squares = tl.load(ss_ptr + m * (COLS // 16) + blocks, mask=inside[:, None], other=0.0)
+        x *= tl.rsqrt(tl.sum(squares, axis=1) / SPAN + eps)
+    x = tl.minimum(tl.maximum(x, -F16_MAX), F16_MAX)
+    tl.store(y_ptr + m * COLS + position, x.to(tl.float16), mask=inside)
+
+
+def pack_halves(x: QuantActivation, span: int, eps: float, pdl: bool = False) -> Tensor:
+    """Make the input of `many_rows`.
+
+    x:        num_cols a multiple of 128
+    span:     columns that share an RMS factor, taken from x.square_sums with eps: all, a power of two, or 0 for none
+    returns   [num_tokens, num_cols] f16; what exceeds f16 is the largest that does not
+    """
+    out = torch.empty(x.num_tokens, x.num_cols, dtype=torch.float16, device=x.values.device)
+    block = 256
+    options = {"launch_pdl": True} if pdl else {}
+    _pack_halves_kernel[(triton.cdiv(x.num_cols, block), x.num_tokens)](
+        x.values, x.scales, x.square_sums, out, eps, COLS=x.num_cols, SPAN=span, BLOCK=block, PDL=pdl, **options,
+    )
+    return out

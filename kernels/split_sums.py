@@ -1,0 +1,129 @@
+"""What ends a product that `many_rows` cut into parts: their sum in a fixed order, then what the layer does with it.
+
+Bytes moved: every part once, the results once. Accumulation: f32, part by part.
+Reference:   kernels/reference/split_sums.py
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from kernels.activation import LEVELS, quantize_blocks, store_bytes
+from kernels.quant_format import QuantActivation
+
+BLOCK = 256  # columns a program finishes
+
+
+@triton.jit
+def _sum(part_ptr, offs, inside, stride_split, SPLITS: tl.constexpr):
+    total = tl.load(part_ptr + offs, mask=inside, other=0.0)
+    for split in tl.static_range(1, SPLITS):
+        total += tl.load(part_ptr + split * stride_split + offs, mask=inside, other=0.0)
+    return total
+
+
+@triton.jit
+def _plain_kernel(
+    part_ptr, y_ptr, num_cols, stride_part, stride_split, stride_y, SPLITS: tl.constexpr, BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    m = tl.program_id(1)
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = offs < num_cols
+    tl.store(y_ptr + m * stride_y + offs, _sum(part_ptr + m * stride_part, offs, inside, stride_split, SPLITS),
+             mask=inside)
+
+
+@triton.jit
+def _residual_kernel(
+    part_ptr, residual_ptr, w_ptr, v_ptr, ys_ptr, ym_ptr, yp_ptr, ss_ptr, stride_split, N: tl.constexpr,
+    SPLITS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+):
+    m = tl.program_id(1)
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = offs < N
+    y = tl.load(residual_ptr + m * N + offs, mask=inside, other=0.0)
+    y += _sum(part_ptr + m * N, offs, inside, stride_split, SPLITS)
+    tl.store(residual_ptr + m * N + offs, y, mask=inside)
+    weighted = y * tl.load(w_ptr + offs, mask=inside, other=0.0)
+    tl.store(yp_ptr + m * N + offs, weighted, mask=inside)
+    BLOCKS: tl.constexpr = BLOCK // 16
+    block = tl.program_id(0) * BLOCKS + tl.arange(0, BLOCKS)
+    real = block < N // 16
+    tl.store(ss_ptr + m * (N // 16) + block, tl.sum(tl.reshape(y * y, (BLOCKS, 16)), axis=1), mask=real)
+    place = (block % 2) * (N // 32) + block // 2
+    x = tl.reshape(weighted, (BLOCKS, 16))
+    amax = tl.max(tl.abs(x), axis=1)
+    scale = amax / LEVELS
+    inverse = tl.where(amax > 0.0, LEVELS / tl.where(amax > 0.0, amax, 1.0), 0.0)  # nothing is divided by 0
+    q = tl.floor(x * inverse[:, None] + 0.5)
+    store_bytes(q, v_ptr + m * 2 * N + place[:, None] * 16 + tl.arange(0, 16)[None, :], N, real[:, None])
+    tl.store(ys_ptr + m * (N // 16) + place, scale, mask=real)
+    tl.store(ym_ptr + m * (N // 16) + place, scale * tl.sum(q, axis=1), mask=real)
+
+
+@triton.jit
+def _swiglu_kernel(
+    gate_ptr, up_ptr, v_ptr, ys_ptr, ym_ptr, stride_split, FFN: tl.constexpr, SPLITS: tl.constexpr,
+    BLOCKS: tl.constexpr, PDL: tl.constexpr,
+):
+    m = tl.program_id(1)
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    offs = tl.program_id(0) * BLOCKS * 16 + tl.arange(0, BLOCKS * 16)
+    inside = offs < FFN
+    gate = _sum(gate_ptr + m * FFN, offs, inside, stride_split, SPLITS)
+    h = gate / (1.0 + tl.exp(-gate)) * _sum(up_ptr + m * FFN, offs, inside, stride_split, SPLITS)
+    quantize_blocks(h, tl.program_id(0) * BLOCKS, v_ptr + m * 2 * FFN, ys_ptr + m * (FFN // 16),
+                    ym_ptr + m * (FFN // 16), FFN, BLOCKS)
+
+
+def _options(pdl: bool) -> dict[str, object]:
+    return {"PDL": pdl, **({"launch_pdl": True} if pdl else {})}
+
+
+def add_parts(parts: Tensor, out: Tensor, pdl: bool = False) -> None:
+    """parts: [num_splits, num_tokens, n] f32; out: [num_tokens, n] f32, a slice of wider rows perhaps, written."""
+    splits, num_tokens, num_cols = parts.shape
+    _plain_kernel[(triton.cdiv(num_cols, BLOCK), num_tokens)](
+        parts, out, num_cols, parts.stride(1), parts.stride(0), out.stride(0), SPLITS=splits, BLOCK=BLOCK,
+        **_options(pdl),
+    )
+
+
+def add_parts_residual(
+    parts: Tensor, residual: Tensor, norm_weight: Tensor, out: QuantActivation, pdl: bool = False
+) -> None:
+    """residual += the sum, and the next layer's input, as `quant_gemv_residual` leaves them.
+
+    parts:  [num_splits, num_tokens, hidden] f32, contiguous; the rest as there
+    """
+    splits, num_tokens, hidden = parts.shape
+    _residual_kernel[(triton.cdiv(hidden, BLOCK), num_tokens)](
+        parts, residual, norm_weight, out.values, out.scales, out.sums, out.plain, out.square_sums, parts.stride(0),
+        N=hidden, SPLITS=splits, BLOCK=BLOCK, **_options(pdl),
+    )
+
+
+def add_parts_swiglu(gate: Tensor, up: Tensor, out: QuantActivation, pdl: bool = False) -> None:
+    """silu(sum of gate's parts) * (sum of up's), quantised.
+
+    gate, up:  [num_splits, num_tokens, ffn] f32, contiguous, ffn a multiple of 32
+    out:       [num_tokens, ffn] values, scales and sums written
+    """
+    splits, num_tokens, ffn = gate.shape
+    blocks = min(16, ffn // 16 & -(ffn // 16))
+    _swiglu_kernel[(ffn // (16 * blocks), num_tokens)](
+        gate, up, out.values, out.scales, out.sums, gate.stride(0), FFN=ffn, SPLITS=splits, BLOCKS=blocks,
+        **_options(pdl),
+    )

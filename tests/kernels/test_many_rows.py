@@ -1,0 +1,102 @@
+"""Products of 16 rows and more: what surrounds the Gluon kernel equals its reference, with the kernel emulated."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernels import projections
+from kernels.many_rows import FORMATS, fits, num_splits
+from kernels.pack_halves import pack_halves
+from kernels.quant_format import QuantFormat, QuantWeight
+from kernels.reference import quant_gemv as reference
+from kernels.reference import quant_moe
+from kernels.reference.pack_halves import fragment_order
+from kernels.reference.pack_halves import pack_halves as reference_pack
+from kernels.reference.quant_gemv import dequantize_rows
+from kernels.reference.quant_weight import dequantize
+from tests.kernels.activations import poisoned_activation, random_activation, relative_error
+from tests.kernels.random_weights import random_weight
+
+EPS = 1e-6
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning"),  # the interpreter's loop bounds
+    pytest.mark.filterwarnings("ignore:overflow encountered in exp:RuntimeWarning"),  # silu of a very negative number
+]
+
+
+def _many_rows(x: torch.Tensor, weight: QuantWeight, out: torch.Tensor) -> None:
+    """The kernel's contract: parts of the columns, the activation's columns put back in order."""
+    plain = torch.empty_like(x)
+    plain[:, fragment_order(x.shape[1])] = x
+    bounds = [weight.num_cols // 128 * split // len(out) * 128 for split in range(len(out) + 1)]
+    values = dequantize(weight)
+    for part, first, last in zip(out, bounds, bounds[1:], strict=False):
+        part.copy_(plain[:, first:last].float() @ values[:, first:last].T)
+
+
+@pytest.fixture(autouse=True)
+def _emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(projections, "many_rows", _many_rows)
+
+
+@pytest.mark.parametrize(("num_cols", "span"), [(384, 0), (384, 384), (256, 128), (256, 64)])
+def test_packed_rows(num_cols: int, span: int) -> None:
+    x = random_activation(2, num_cols)
+    x.scales[1] *= 1e6
+    torch.testing.assert_close(pack_halves(x, span, EPS), reference_pack(x, span, EPS), rtol=2e-3, atol=1e-6)
+
+
+def test_each_column_has_one_position() -> None:
+    assert sorted(fragment_order(256).tolist()) == list(range(256))
+
+
+@pytest.mark.parametrize(("num_tokens", "cols"), [(16, 1024), (17, 256)])
+def test_matrices_of_every_kind_side_by_side(num_tokens: int, cols: int) -> None:
+    x = random_activation(num_tokens, cols)
+    kinds = [QuantFormat.Q4_K, QuantFormat.F32, QuantFormat.F16]
+    weights = [random_weight(rows, cols, kind, seed=rows) for rows, kind in zip((24, 3, 5), kinds, strict=True)]
+    out = torch.full((num_tokens, 32), torch.nan)
+    projections.project(x, weights, EPS, out)
+    assert relative_error(out, reference.quant_gemv(x, weights, EPS)) < 1e-3
+
+
+@pytest.mark.parametrize(("kind", "hidden", "group"), [(QuantFormat.Q8_0, 288, 0), (QuantFormat.Q8_0, 288, 128),
+                                                       (QuantFormat.Q4_0, 32, 128)])
+def test_residual_and_next_input(kind: QuantFormat, hidden: int, group: int) -> None:
+    x = random_activation(16, 512)
+    weight = random_weight(hidden, 512, kind)
+    residual = torch.randn(16, hidden)
+    norm_weight = torch.rand(hidden) + 0.5
+    rows = dequantize_rows(x)
+    if group:
+        squares = x.square_sums.reshape(16, -1, group // 16).sum(-1)
+        rows = rows * torch.rsqrt(squares / group + EPS).repeat_interleave(group, dim=1)
+    expected = residual + rows @ dequantize(weight).T
+    out = poisoned_activation(16, hidden)
+    projections.project_residual(x, weight, residual, norm_weight, out, group, EPS)
+    assert relative_error(residual, expected) < 1e-3
+    emitted = reference.quantize_rows(residual, norm_weight)
+    assert relative_error(out.plain, emitted.plain) < 1e-6
+    assert relative_error(out.square_sums, emitted.square_sums) < 1e-6
+    assert relative_error(dequantize_rows(out), dequantize_rows(emitted)) < 1e-4
+    assert relative_error(out.sums, emitted.sums) < 1e-3
+
+
+@pytest.mark.parametrize("kind", [QuantFormat.Q6_K, QuantFormat.BF16])
+def test_dense_first_half(kind: QuantFormat) -> None:
+    x = random_activation(16, 512)
+    gate, up = (random_weight(32, 512, kind, seed=seed) for seed in (1, 2))
+    out = poisoned_activation(16, 32)
+    projections.project_swiglu(x, gate, up, out, EPS)
+    assert relative_error(dequantize_rows(out), dequantize_rows(quant_moe.swiglu(x, gate, up, EPS))) < 2e-3
+
+
+def test_parts_follow_the_matrix_alone() -> None:
+    def splits(rows: int, cols: int) -> int:
+        plane = torch.empty(0)
+        return num_splits(QuantWeight(QuantFormat.Q4_K, rows, cols, plane, plane, plane, plane))
+
+    assert [splits(17408, 5120), splits(5120, 17408), splits(2048, 4096), splits(248320, 2048)] == [2, 7, 8, 1]
+    assert not fits(random_weight(64, 256, QuantFormat.Q4_0), 16)
+    assert all(fits(random_weight(64, 256, kind), 16) for kind in FORMATS)
