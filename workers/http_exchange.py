@@ -123,6 +123,13 @@ class Exchange:
         length = int(announced) if announced.isdecimal() else None
         if length is not None and length > self._max_body_bytes:
             raise self._too_large()
+        body = await (self._read_chunks() if length is None else self.connection())  # whole: one wake-up, not several
+        if length is not None and len(body) != length:
+            raise RequestError(400, f"The request body ended after {len(body)} of {length} bytes")
+        return body
+
+    async def _read_chunks(self) -> bytes:
+        """A body of unknown length."""
         chunks = []
         num_bytes = 0
         async for chunk in self.connection:
@@ -130,8 +137,6 @@ class Exchange:
             if num_bytes > self._max_body_bytes:
                 raise self._too_large()
             chunks.append(chunk)
-        if length is not None and num_bytes != length:
-            raise RequestError(400, f"The request body ended after {num_bytes} of {length} bytes")
         return b"".join(chunks)
 
     def _too_large(self) -> RequestError:
