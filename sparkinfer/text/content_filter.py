@@ -28,19 +28,23 @@ class ContentOptions:
     check: Callable[[str], str | None] | None = None  # what is wrong with a complete answer of that form
 
     def enforced(self, approximations: Collection[str]) -> ContentOptions:
-        """With a grammar behind it that keeps to everything but `approximations`, which name fields of the request.
+        """With a grammar behind it that keeps to everything but `approximations`: "path: keyword", or "everything".
 
         What the grammar is sure of can be shown as it comes; the rest waits for its end and is checked.
         """
         offer = self.offer
         if offer is not None:
             tools = tuple(
-                dataclasses.replace(tool, is_live=not any(a.startswith(f"tools[{i}].") for a in approximations))
+                dataclasses.replace(tool, is_live=not any(_concerns(a, f"tools[{i}].") for a in approximations))
                 for i, tool in enumerate(offer.tools)
             )
             offer = dataclasses.replace(offer, tools=tools)
         is_exact = not any(not a.startswith("tools[") for a in approximations)
         return dataclasses.replace(self, offer=offer, check=None if is_exact else self.check)
+
+
+def _concerns(approximation: str, path: str) -> bool:
+    return approximation.startswith(path) or ":" not in approximation
 
 
 class ContentFilter:
