@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import openai
 import pytest
@@ -12,7 +14,10 @@ from tests.system.harness import Server
 
 @pytest.fixture(scope="module")
 def client(server: Server) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60) as made:
+    """Every reply and every chunk is held against the SDK's own models."""
+    with openai.OpenAI(
+        base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60, _strict_response_validation=True
+    ) as made:
         yield made
 
 
@@ -107,3 +112,51 @@ def test_typed_control_tokens_stay_text(client: openai.OpenAI, model: str) -> No
         model=model, messages=[{"role": "user", "content": "x"}], max_tokens=4, temperature=0
     )
     assert reply.usage.prompt_tokens > plain.usage.prompt_tokens + 20  # the markers became many ordinary tokens
+
+
+def test_streams_with_everything(client: openai.OpenAI, model: str) -> None:
+    """n, seed, stop and logprobs at once: the stream, assembled, is the answer."""
+    arguments: dict[str, Any] = {
+        "model": model, "messages": MESSAGES, "max_tokens": 16, "temperature": 1.2, "seed": 11, "n": 2,
+        "stop": ["\n\n", " the"], "logprobs": True, "top_logprobs": 2,
+    }  # fmt: skip
+    whole = client.chat.completions.create(**arguments)
+    chunks = list(client.chat.completions.create(stream=True, **arguments))
+    for choice in whole.choices:
+        own = [c.choices[0] for c in chunks if c.choices and c.choices[0].index == choice.index]
+        assert "".join(c.delta.content or "" for c in own) == choice.message.content
+        assert [c.finish_reason for c in own if c.finish_reason] == [choice.finish_reason]
+        entries = [entry for c in own if c.logprobs for entry in c.logprobs.content or []]
+        assert entries == choice.logprobs.content
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+
+
+def test_raw_replies(client: openai.OpenAI, model: str) -> None:
+    raw = client.chat.completions.with_raw_response.create(model=model, messages=MESSAGES, max_tokens=2)
+    assert raw.status_code == 200
+    assert raw.headers["x-request-id"] == raw.request_id
+    assert raw.parse().usage.completion_tokens == 2
+    create = client.chat.completions.with_streaming_response.create
+    with create(model=model, messages=MESSAGES, max_tokens=2, stream=True) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        assert list(response.iter_lines())[-2] == "data: [DONE]"
+
+
+def test_async_client(server: Server) -> None:
+    async def run() -> tuple[list[str | None], list[str]]:
+        async with openai.AsyncOpenAI(
+            base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60, _strict_response_validation=True
+        ) as client:
+            create = client.chat.completions.create
+            common: dict[str, Any] = {"model": "m", "messages": MESSAGES, "max_tokens": 6, "temperature": 0}
+
+            async def streamed() -> str:
+                return "".join([c.choices[0].delta.content or "" async for c in await create(stream=True, **common)
+                                if c.choices])  # fmt: skip
+
+            whole = await asyncio.gather(*(create(**common) for _ in range(4)))
+            return [r.choices[0].message.content for r in whole], await asyncio.gather(*(streamed() for _ in range(4)))
+
+    whole, streams = asyncio.run(run())
+    assert len(set(whole)) == 1
+    assert streams == whole
