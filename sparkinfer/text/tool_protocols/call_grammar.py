@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sparkinfer.grammar.json_schema import json_rule
-from sparkinfer.grammar.output_grammar import Rule, literal, marker, regex_escaped, text_without
+from sparkinfer.grammar.json_schema import json_rule, raw_string_rule
+from sparkinfer.grammar.output_grammar import Rule, literal, marker, regex_escaped
 from sparkinfer.request import Tool
 from sparkinfer.text.tool_protocols import hermes
 from sparkinfer.text.tool_protocols.argument_forms import ArgumentForm, argument_forms, value_parts
@@ -114,7 +114,7 @@ class _MarkupCall:
             rule = f"arg{self._index}x{number}x{place}"
             self._argument(rule, literal(key), schema, f"{self._path}.properties.{key}")
             parts.append(rule if key in form.required else f"{rule}?")
-        if isinstance(form.additional, Mapping) or (form.additional is True and not properties and self._is_free()):
+        if self._takes_more(form, bool(properties)):
             rule = f"extra{self._index}x{number}"
             known = "|".join(regex_escaped(key) for key in properties)
             key_name = f"EXTRANAME{self._index}X{number}"
@@ -125,8 +125,11 @@ class _MarkupCall:
         self._rules[name] = " ".join(parts) or '""'
         return name
 
-    def _is_free(self) -> bool:
-        return self._schema.get("additionalProperties") is True
+    def _takes_more(self, form: ArgumentForm, has_properties: bool) -> bool:
+        """Whether further arguments are meant: a schema of theirs says so, or there are no others."""
+        if isinstance(form.additional, Mapping) and form.additional:
+            return True
+        return not has_properties and self._schema.get("additionalProperties") in (True, {})
 
     def _argument(self, rule: str, key: str, schema: Any, path: str) -> None:
         """Rules for one argument: its tag, its value, its end."""
@@ -137,6 +140,7 @@ class _MarkupCall:
         values = []
         for number, part in enumerate(parts.strings):
             text = raw_string_rule(part, path, self._forbidden, root=self._schema)
+            assert text is not None, f"{part} admits strings alone"
             terminal = f"{rule.upper()}S{number}"
             self._rules[terminal] = Rule(f"({text.text}) {end}", text.helpers, text.approximations)
             values.append(terminal)
@@ -146,16 +150,6 @@ class _MarkupCall:
             values.append(f"{value} {end}")
         approximations = () if parts.is_exact else (f"{path}: a mixture of strings and other values",)
         self._rules[rule] = Rule(f"{head} {key} {tail} ({' | '.join(values)})", approximations=approximations)
-
-
-def raw_string_rule(schema: Any, path: str, forbidden: Collection[str], root: Any = None) -> Rule:
-    """Until the schema compiler has its own."""
-    if "enum" in schema:
-        return Rule(" | ".join(literal(value) for value in schema["enum"]))
-    if "const" in schema:
-        return Rule(literal(schema["const"]))
-    unread = [key for key in schema if key in ("pattern", "minLength", "maxLength", "format")]
-    return Rule(text_without(forbidden), approximations=tuple(f"{path}: {key}" for key in unread))
 
 
 def _path(index: int) -> str:
