@@ -93,3 +93,25 @@ def quantize_blocks(x, first_block, v_ptr, xs_ptr, xm_ptr, COLS: tl.constexpr, B
     store_bytes(q, v_ptr + place[:, None] * 16 + tl.arange(0, 16)[None, :], COLS)
     tl.store(xs_ptr + place, scale)
     tl.store(xm_ptr + place, scale * tl.sum(q, axis=1))
+
+
+@triton.jit
+def emit_blocks(
+    y, norm, first_block, v_ptr, ys_ptr, ym_ptr, yp_ptr, ss_ptr, COLS: tl.constexpr, BLOCKS: tl.constexpr
+):
+    """`emit_block` for BLOCKS blocks from `first_block` on, those that the row has; y, norm: [16 * BLOCKS] f32."""
+    offs = first_block * 16 + tl.arange(0, 16 * BLOCKS)
+    weighted = y * norm
+    tl.store(yp_ptr + offs, weighted, mask=offs < COLS)
+    block = first_block + tl.arange(0, BLOCKS)
+    real = block < COLS // 16
+    tl.store(ss_ptr + block, tl.sum(tl.reshape(y * y, (BLOCKS, 16)), axis=1), mask=real)
+    place = (block % 2) * (COLS // 32) + block // 2
+    x = tl.reshape(weighted, (BLOCKS, 16))
+    amax = tl.max(tl.abs(x), axis=1)
+    scale = amax / LEVELS
+    inverse = tl.where(amax > 0.0, LEVELS / tl.where(amax > 0.0, amax, 1.0), 0.0)  # nothing is divided by 0
+    q = tl.floor(x * inverse[:, None] + 0.5)
+    store_bytes(q, v_ptr + place[:, None] * 16 + tl.arange(0, 16)[None, :], COLS, real[:, None])
+    tl.store(ys_ptr + place, scale, mask=real)
+    tl.store(ym_ptr + place, scale * tl.sum(q, axis=1), mask=real)

@@ -170,8 +170,9 @@ def paged_decode(
     num_warps: int | None = None,
     num_stages: int = 2,
     pdl: bool = False,
+    scale: float | None = None,
 ) -> None:
-    """Norm and rope of q and k, the new k and v into the cache, softmax(q k^T / sqrt(head_dim)) v per query head, times
+    """Norm and rope of q and k, the new k and v into the cache, softmax(scale q k^T) v per query head, times
     sigmoid(gate) where the heads are gated, quantised.
 
     projected:  [num_seqs, shape.row] f32; head_dim a power of two
@@ -180,6 +181,7 @@ def paged_decode(
     inv_freq:   [n_rot / 2] f32; norms: ([head_dim] f32 for q, the same for k), or None
     workspace:  ([num_seqs, num_q_heads, NUM_SPLITS, head_dim] f32, [num_seqs, num_q_heads, NUM_SPLITS] f32)
     out:        [num_seqs, num_q_heads * head_dim] values, scales and sums written
+    scale:      factor of the scores; None: 1 / sqrt(head_dim)
     """
     num_seqs = projected.shape[0]
     partial, lse = workspace
@@ -191,7 +193,8 @@ def paged_decode(
               "PDL": pdl, **options}
     _paged_decode_kernel[(NUM_SPLITS, shape.num_kv_heads, num_seqs)](
         projected, projected.stride(0), positions, inv_freq, q_norm, k_norm, eps, kv.k, kv.v, k_scale, v_scale,
-        kv.block_tables, kv.block_tables.stride(0), kv.context_lens, partial, lse, shape.head_dim**-0.5,
+        kv.block_tables, kv.block_tables.stride(0), kv.context_lens, partial, lse,
+        shape.head_dim**-0.5 if scale is None else scale,
         HK=shape.num_kv_heads, GROUP=group, BLOCK_G=max(16, triton.next_power_of_2(group)), BLOCK_SIZE=kv.block_size,
         INT8=kv.scales is not None, EXACT=INTERPRETED, Q_STRIDE=shape.q_stride, N_ROT=2 * inv_freq.numel(),
         NORM=norms is not None, num_warps=num_warps or (8 if shape.head_dim > 128 else 4), num_stages=num_stages,

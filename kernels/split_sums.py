@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from kernels.activation import LEVELS, quantize_blocks, store_bytes
+from kernels.activation import emit_blocks, quantize_blocks
 from kernels.quant_format import QuantActivation
 
 BLOCK = 256  # columns a program finishes
@@ -54,21 +54,9 @@ def _residual_kernel(
     y = tl.load(residual_ptr + m * N + offs, mask=inside, other=0.0)
     y += _sum(part_ptr + m * N, offs, inside, stride_split, SPLITS)
     tl.store(residual_ptr + m * N + offs, y, mask=inside)
-    weighted = y * tl.load(w_ptr + offs, mask=inside, other=0.0)
-    tl.store(yp_ptr + m * N + offs, weighted, mask=inside)
-    BLOCKS: tl.constexpr = BLOCK // 16
-    block = tl.program_id(0) * BLOCKS + tl.arange(0, BLOCKS)
-    real = block < N // 16
-    tl.store(ss_ptr + m * (N // 16) + block, tl.sum(tl.reshape(y * y, (BLOCKS, 16)), axis=1), mask=real)
-    place = (block % 2) * (N // 32) + block // 2
-    x = tl.reshape(weighted, (BLOCKS, 16))
-    amax = tl.max(tl.abs(x), axis=1)
-    scale = amax / LEVELS
-    inverse = tl.where(amax > 0.0, LEVELS / tl.where(amax > 0.0, amax, 1.0), 0.0)  # nothing is divided by 0
-    q = tl.floor(x * inverse[:, None] + 0.5)
-    store_bytes(q, v_ptr + m * 2 * N + place[:, None] * 16 + tl.arange(0, 16)[None, :], N, real[:, None])
-    tl.store(ys_ptr + m * (N // 16) + place, scale, mask=real)
-    tl.store(ym_ptr + m * (N // 16) + place, scale * tl.sum(q, axis=1), mask=real)
+    norm = tl.load(w_ptr + offs, mask=inside, other=0.0)
+    emit_blocks(y, norm, tl.program_id(0) * (BLOCK // 16), v_ptr + m * 2 * N, ys_ptr + m * (N // 16),
+                ym_ptr + m * (N // 16), yp_ptr + m * N, ss_ptr + m * (N // 16), N, BLOCK // 16)
 
 
 @triton.jit

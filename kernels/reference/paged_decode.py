@@ -16,7 +16,7 @@ def gathered(cache: Tensor, scales: Tensor | None, block_table: Tensor, context_
 
 def paged_decode(
     q: Tensor, k_cache: Tensor, v_cache: Tensor, scales: tuple[Tensor, Tensor] | None, block_tables: Tensor,
-    context_lens: Tensor, block_size: int, window: int, gate: Tensor | None,
+    context_lens: Tensor, block_size: int, window: int, gate: Tensor | None, scale: float | None = None,
 ) -> Tensor:
     """[num_seqs, num_q_heads * head_dim] f32; q [num_seqs, num_q_heads, head_dim], gate the same shape or None."""
     k_scale, v_scale = scales or (None, None)
@@ -27,7 +27,7 @@ def paged_decode(
         v = gathered(v_cache, v_scale, table, length, block_size)[first:]
         group = query.shape[0] // k.shape[1]
         k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
-        scores = torch.einsum("hd,thd->ht", query, k) * query.shape[-1] ** -0.5
+        scores = torch.einsum("hd,thd->ht", query, k) * (query.shape[-1] ** -0.5 if scale is None else scale)
         rows.append(torch.einsum("ht,thd->hd", scores.softmax(-1), v))
     out = torch.stack(rows)
     return (out if gate is None else out * torch.sigmoid(gate)).flatten(1)
