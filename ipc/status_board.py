@@ -111,17 +111,13 @@ class GpuGauge(IntEnum):
 
 
 class TextGauge(IntEnum):
-    """Gauges of a text worker; from REQUESTS on they are counters."""
-
+    """Gauges of a text worker; from TOOL_REQUESTS on they are counters."""
     ACTIVE_REQUESTS = 0
-    BACKLOG_BYTES = 1
-    REQUESTS = 2
-    TOKENS = 3
-    TOOL_REQUESTS = 4         # whose calls a grammar holds
-    STRUCTURED_REQUESTS = 5   # whose content a grammar holds
-    FORCED_TOKENS = 6         # that a grammar left no choice about
-    MASK_US = 7               # microseconds spent on masks
-    FIRST_MASKS = 8           # masks by duration: this and the ten after it, see workers/mask_stats.py
+    TOOL_REQUESTS = 1         # whose calls a grammar holds
+    STRUCTURED_REQUESTS = 2   # whose content a grammar holds
+    FORCED_TOKENS = 3         # that a grammar left no choice about
+    MASK_US = 4               # microseconds spent on masks
+    FIRST_MASKS = 5           # masks by duration: this and the ten after it, see workers/mask_stats.py
 
 
 class HttpGauge(IntEnum):

@@ -11,11 +11,15 @@ import resource
 import sys
 
 import msgspec
+import numpy as np
+from llguidance import LLTokenizer
 
 from ipc.peer_death import die_with_parent
+from sparkinfer.engine.mask_source import WORD_BITS, lowest_allowed
 from sparkinfer.errors import RequestError
 from sparkinfer.grammar.grammar_spec import CallCheck, GrammarSpec
 from sparkinfer.grammar.matcher import GrammarError, Matcher
+from sparkinfer.grammar.output_grammar import OutputGrammar
 from sparkinfer.grammar.tokenizer_adapter import byte_tokenizer
 from sparkinfer.text.answer_grammar import answer_grammar
 from sparkinfer.text.earlier_calls import check_calls
@@ -23,6 +27,7 @@ from workers.grammar_frame import LENGTH, BuilderReply, Built, Refused, read_fra
 
 MAX_MEMORY_BYTES = 4 << 30
 NICENESS = 5
+NUM_STEPS_TRIED = 8
 
 
 def build(spec: GrammarSpec | CallCheck) -> BuilderReply:
@@ -32,11 +37,11 @@ def build(spec: GrammarSpec | CallCheck) -> BuilderReply:
             check_calls(spec)
             return Built("", ())
         grammar = answer_grammar(spec)
-        Matcher.compile(grammar, byte_tokenizer(spec.special_tokens))
+        _try_out(grammar, byte_tokenizer(spec.special_tokens))
     except RequestError as error:
         return Refused(error.status, error.message, error.param, error.code)
     except GrammarError as error:
-        return Refused(400, f"the grammar cannot be compiled: {_first_line(error)}", None, "invalid_grammar")
+        return Refused(400, f"the grammar cannot be compiled: {error}", None, "invalid_grammar")
     except RecursionError:
         return Refused(400, "the schema is nested too deeply", None, "schema_too_complex")
     except MemoryError:
@@ -44,9 +49,16 @@ def build(spec: GrammarSpec | CallCheck) -> BuilderReply:
     return Built(grammar.lark, grammar.approximations)
 
 
-def _first_line(error: GrammarError) -> str:
-    """llguidance's reason without the excerpt of the grammar that follows it, which may be a megabyte."""
-    return str(error).strip().split("\n", 1)[0][:500]
+def _try_out(grammar: OutputGrammar, tokenizer: LLTokenizer) -> None:
+    """Compile it and go some way with it: what is too large shows at the first masks. Raises GrammarError."""
+    matcher = Matcher.compile(grammar, tokenizer)
+    words = np.zeros(-(-tokenizer.vocab_size // WORD_BITS), np.int32)
+    for _ in range(NUM_STEPS_TRIED):
+        matcher.fill(words)
+        token_id = lowest_allowed(words.tolist(), tokenizer.vocab_size)
+        if matcher.is_over or token_id is None:
+            return
+        matcher.accept(token_id)
 
 
 def main() -> None:

@@ -59,7 +59,7 @@ class TextWorker:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="encode")
         self._loop = asyncio.get_running_loop()
         self._encoding: set[asyncio.Future[None]] = set()
-        self._constraints = Constraints(context, encoder.tokenizer, self._fail)
+        self.constraints = Constraints(context, encoder.tokenizer, self._fail)
         self._max_model_len = 0  # the scheduler's, known once it is up
 
     # Messages
@@ -111,7 +111,7 @@ class TextWorker:
                 raise _engine_unavailable()
             encoded = await self._loop.run_in_executor(self._executor, self._encode_if_open, request)
             if encoded is not None:
-                constraint = await self._constraints.prepare(request, encoded.grammar_spec, encoded.earlier_calls)
+                constraint = await self.constraints.prepare(request, encoded.grammar_spec, encoded.earlier_calls)
                 self._generate(request, encoded, constraint)
         except RequestError as error:
             self._fail(request.request_id, error)
@@ -127,10 +127,10 @@ class TextWorker:
         """Hand an encoded prompt to the scheduler; nothing happens if the request was aborted meanwhile."""
         open_request = self._requests.get(request.request_id)
         if open_request is None:
-            self._constraints.give_back(constraint)
+            self.constraints.give_back(constraint)
             return
         open_request.start(encoded, self._encoder.tokenizer, constraint.approximations)
-        self._constraints.begin(request.request_id, constraint, len(encoded.token_ids))
+        self.constraints.begin(request.request_id, constraint, len(encoded.token_ids))
         message = open_request.generate(self._context.spec, list(constraint.mask_rows))
         outbox = self._context.peers.outbox(GPU)
         if outbox is None or not outbox.send(message):
@@ -146,7 +146,7 @@ class TextWorker:
 
     def _abort(self, request_id: RequestId, choice: int = -1) -> None:
         """Stop the generation of a request (and forget it), or of one choice of it."""
-        self._constraints.end(request_id, choice)
+        self.constraints.end(request_id, choice)
         if choice < 0:
             open_request = self._requests.pop(request_id, None)
             if open_request is None:
@@ -191,10 +191,10 @@ class TextWorker:
                 stream = open_request.choices[choice]
                 if stream.has_ended:
                     continue
-                self._constraints.push(RequestId(request_id), choice, token_id)
+                self.constraints.push(RequestId(request_id), choice, token_id)
                 stream.push(token_id, None if logprob is None else TokenEntry(token_id, logprob, top))
                 touched[id(stream)] = (open_request, RequestId(request_id), choice)
-        self._constraints.flush()
+        self.constraints.flush()
         self._take_deltas(touched)
         self.publish()
 
@@ -241,7 +241,7 @@ class TextWorker:
             self._fail(event.request_id, failure)
             return
         is_last = open_request.num_open == 0
-        self._constraints.end(event.request_id, -1 if is_last else event.choice)
+        self.constraints.end(event.request_id, -1 if is_last else event.choice)
         if is_last:
             self._requests.pop(event.request_id, None)
 
@@ -263,7 +263,7 @@ class TextWorker:
 
     def tick(self) -> None:
         """Some times a second: retry frames that did not fit their ring, and look after grammars."""
-        self._constraints.check()
+        self.constraints.check()
         self.publish()
 
     def _drop_requests_of(self, http_index: int) -> None:
@@ -287,6 +287,7 @@ async def _serve(context: WorkerContext) -> int:
     worker = TextWorker(context, encoder)
     context.attach_to_loop(loop, worker.on_messages, worker.on_frames)
     context.ready()
+    await worker.constraints.start()
     while not stop.is_set():
         worker.tick()
         with contextlib.suppress(TimeoutError):

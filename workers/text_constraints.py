@@ -58,6 +58,11 @@ class Constraints:
         ))  # fmt: skip
         self._begun: dict[RequestId, int] = {}  # with the number of choices
 
+    async def start(self) -> None:
+        """Get ready for the first request that needs a grammar."""
+        if self._config.enabled:
+            await self._grammars.start()
+
     async def prepare(
         self, request: Request, spec: GrammarSpec | None, earlier_calls: CallCheck | None = None
     ) -> Constraint:

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import os
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -40,12 +40,18 @@ class Grammars:
         self._cache = GrammarCache(config.cache_mib << 20)
         self._encoder = msgspec.msgpack.Encoder()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="grammar")
-        self._tokenizer = self._executor.submit(grammar_tokenizer, tokenizer)  # nobody waits for it yet
+        self._tokenizer = tokenizer
+        self._grammar_tokenizer: Future[LLTokenizer] | None = None
         self._idle: asyncio.Queue[Builder] = asyncio.Queue()
-        builders = [Builder() for _ in range(NUM_BUILDERS)]
-        for builder in builders:
-            self._idle.put_nowait(builder)
-        self._start = asyncio.create_task(builders[0].start())  # the first request need not wait for it
+        for _ in range(NUM_BUILDERS):
+            self._idle.put_nowait(Builder())
+
+    async def start(self) -> None:
+        """Prepare what takes a second or two, so that the first request need not wait for it."""
+        self._tokenizer_being_made()
+        builder = await self._idle.get()
+        await builder.start()
+        self._idle.put_nowait(builder)
 
     async def compiled(self, spec: GrammarSpec) -> CompiledGrammar:
         """The grammar of answers to `spec`. Raises RequestError: 400 for one that is wrong or too complex."""
@@ -54,7 +60,8 @@ class Grammars:
         if grammar is None:
             built = await self._build(key)
             loop = asyncio.get_running_loop()
-            grammar = await loop.run_in_executor(self._executor, self._compile, built)
+            tokenizer = self._tokenizer_being_made()
+            grammar = await loop.run_in_executor(self._executor, self._compile, built, tokenizer)
             self._cache.put(key, grammar)
         return grammar
 
@@ -89,11 +96,15 @@ class Grammars:
             raise RequestError(reply.status, reply.message, param=reply.param, code=reply.code)
         return OutputGrammar(reply.lark, reply.approximations)
 
-    def _compile(self, built: OutputGrammar) -> CompiledGrammar:
-        """On the grammar thread."""
-        tokenizer: LLTokenizer = self._tokenizer.result()
+    def _tokenizer_being_made(self) -> Future[LLTokenizer]:
+        if self._grammar_tokenizer is None:
+            self._grammar_tokenizer = self._executor.submit(grammar_tokenizer, self._tokenizer)
+        return self._grammar_tokenizer
+
+    def _compile(self, built: OutputGrammar, tokenizer: Future[LLTokenizer]) -> CompiledGrammar:
+        """On the grammar thread, which makes the tokenizer first."""
         try:
-            start = Matcher.compile(built, tokenizer)
+            start = Matcher.compile(built, tokenizer.result())
         except GrammarError as error:
             raise RequestError(400, f"the grammar cannot be compiled: {error}", code="invalid_grammar") from error
         return CompiledGrammar(start, built.approximations, len(built.lark))

@@ -45,6 +45,7 @@ class JsonRules:
         self._finishable: set[Key] = set()
         self._helpers: dict[str, str] = {}
         self._terminals: dict[str, str] = {}
+        self._objects: dict[int, ObjectRules] = {}  # by the shape's identity: shapes are kept
 
     def rule(self, parts: Parts, path: str) -> Rule:
         """JSON text of what all of `parts` ask for. Raises RequestError 400."""
@@ -115,7 +116,12 @@ class JsonRules:
         if isinstance(shape, ArrayShape):
             yield from (shape.item(i) for i in range(shape.prefix_length + 1))
         elif isinstance(shape, ObjectShape):
-            yield from ObjectRules(self, shape).children()
+            yield from self._object(shape).children()
+
+    def _object(self, shape: ObjectShape) -> ObjectRules:
+        if id(shape) not in self._objects:
+            self._objects[id(shape)] = ObjectRules(self, shape)
+        return self._objects[id(shape)]
 
     def _find_finishable(self) -> None:
         """The keys of what can be finished: with literals to begin with, then whatever they are enough for."""
@@ -132,7 +138,7 @@ class JsonRules:
             few = min(shape.min_items, shape.prefix_length + 1)
             return all(self.can_be(shape.item(i)) for i in range(few))
         if isinstance(shape, ObjectShape):
-            return ObjectRules(self, shape).can_finish()
+            return self._object(shape).can_finish()
         if isinstance(shape, NumberShape):
             return number_rule(shape, self.expansion.path) is not None
         return True
@@ -154,7 +160,7 @@ class JsonRules:
             return self.terminal(json_string(shape))
         if isinstance(shape, ArrayShape):
             return self._array(shape)
-        return ObjectRules(self, shape).text()
+        return self._object(shape).text()
 
     def _literals(self, shape: LiteralShape) -> str:
         texts = list(dict.fromkeys(json_literal(value) for value in shape.values))

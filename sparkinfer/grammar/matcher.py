@@ -14,7 +14,13 @@ Words = npt.NDArray[np.int32]
 
 # Bounds on what a grammar may cost: fuel is llguidance's unit of work, some 50,000 a millisecond when a grammar is
 # compiled and 14,000 for a mask. What goes beyond is an error of that grammar.
-LIMITS = LLParserLimits(initial_lexer_fuel=4_000_000, step_lexer_fuel=500_000, max_grammar_size=500_000)
+LIMITS = LLParserLimits(
+    initial_lexer_fuel=4_000_000, step_lexer_fuel=500_000, max_grammar_size=500_000, max_items_in_row=10_000,
+    step_max_items=200_000, verbose_errors=False,
+)  # fmt: skip
+
+
+_MAX_REASON = 300  # characters: llguidance may quote the whole grammar
 
 
 class GrammarError(Exception):
@@ -71,4 +77,5 @@ class Matcher:
     def _check(self) -> None:
         if self._matcher.is_error():
             reason: str = self._matcher.get_error()
-            raise GrammarError("it is too large" if reason.startswith("panic") else reason)
+            line = reason.strip().split("\n", 1)[0][:_MAX_REASON]
+            raise GrammarError("it is too large" if line.startswith("panic") else line)

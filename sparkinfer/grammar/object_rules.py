@@ -45,6 +45,8 @@ class ObjectRules:
         names, self._name_shapes = self._names_allowed()
         self._listed = list(dict.fromkeys([*shape.listed, *names]))
         self._values = {name: self._expansion.property_parts(shape, name) for name in self._listed}
+        required = tuple(shape.names)
+        self._valid_names = [name for name in self._listed if self._expansion.is_valid(name, required)]
         self._extras = self._find_extras()
 
     def children(self) -> Iterator[Parts]:
@@ -85,11 +87,7 @@ class ObjectRules:
 
     def _properties(self) -> list[str]:
         """The listed names that can have a value."""
-        names = tuple(self._shape.names)
-        return [
-            name for name, parts in self._values.items()
-            if self._rules.can_be(parts) and self._expansion.is_valid(name, names)
-        ]  # fmt: skip
+        return [name for name in self._valid_names if self._rules.can_be(self._values[name])]
 
     def _names_allowed(self) -> tuple[list[str], list[StringShape]]:
         """What propertyNames leaves: some names, and shapes of others."""

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from ipc.messages import Count, Failed, Submit, TextEvent
+from sparkinfer.config import Config
 from sparkinfer.errors import RequestError
 from sparkinfer.request import Request, RequestId, TextPrompt
 from sparkinfer.sampling_params import SamplingParams
@@ -59,7 +60,10 @@ def events_of(error: BaseException, message: Any) -> list[TextEvent]:
             is_dead=lambda *_: False, outbox=lambda _: SimpleNamespace(send=lambda _: True)
         )
         status = SimpleNamespace(set_gauge=gauges.__setitem__)
-        context: Any = SimpleNamespace(writers={"http-0": writer}, peers=peers, status=status)
+        context: Any = SimpleNamespace(
+            writers={"http-0": writer}, peers=peers, status=status, config=Config(), spec=SimpleNamespace(index=0),
+            mask_table=SimpleNamespace(clear=lambda _: None),
+        )  # fmt: skip
         encoder: Any = BrokenEncoder(error)
         worker = TextWorker(context, encoder)
         worker.on_messages([message])
