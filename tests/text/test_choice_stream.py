@@ -13,6 +13,7 @@ from sparkinfer.text.content_filter import ContentOptions
 from sparkinfer.text.entry_pairing import TokenEntry
 from sparkinfer.text.token_types import TokenType
 from sparkinfer.text.tokenizer import Tokenizer
+from sparkinfer.text.tool_protocols.call_writer import OfferedTool, ToolOffer
 from sparkinfer.text.vocabulary import Vocabulary
 
 
@@ -163,3 +164,51 @@ def test_muse_segments(takes: list[bool]) -> None:
     reply = [3, 1, 6, 2, 0, 5, 4, 1, 7]
     content, reasoning, _, _ = joined(run(tokenizer, StreamOptions(reply_format=ReplyFormat.SEGMENTS), reply, takes))
     assert (content, reasoning) == ("Hello", "hmm")
+
+
+CALL = '<tool_call>\n{"name": "f", "arguments": {"a": "x}"}}\n</tool_call>'
+OFFER = ToolOffer((OfferedTool("f", {"type": "object"}, is_live=True),))
+
+
+@settings(max_examples=100, deadline=None)
+@given(content=st.text("ab €\n<", max_size=12), count=st.integers(0, 2), takes=st.lists(st.booleans(), min_size=1),
+       stop=st.sampled_from(["", "b€"]))
+def test_calls_stream_behind_content_with_all_entries(
+    smollm2: Tokenizer, content: str, count: int, takes: list[bool], stop: str
+) -> None:
+    """Entries keep their order and none is lost; content, calls and their markup have those of their own tokens."""
+    options = StreamOptions(ContentOptions((stop,) if stop else (), OFFER))
+    token_ids = smollm2.encode("<think>" + content + "\n".join([CALL] * count))
+    deltas = run(smollm2, options, token_ids, takes)
+    reference = run(smollm2, options, token_ids, [False])
+    assert joined(deltas) == joined(reference)
+    calls = [call for delta in deltas for call in delta.tool_calls]
+    stopped = bool(stop) and stop in content
+    assert "".join(call.arguments for call in calls) == ('{"a": "x}"}' * count if not stopped else "")
+    assert [call.index for call in calls if call.name] == list(range(0 if stopped else count))
+    for delta in deltas:
+        assert not (delta.content and delta.tool_calls)
+    if not stopped:
+        assert joined(deltas)[3] == token_ids
+        before = [entry.token_id for delta in deltas if delta.content for entry in delta.entries]
+        assert smollm2.decode(before).startswith(joined(deltas)[0][:-1])
+
+
+def test_calls_come_in_one_delta_with_the_content_before_them(smollm2: Tokenizer) -> None:
+    stream = ChoiceStream(smollm2, StreamOptions(ContentOptions(offer=OFFER)))
+    for token_id in smollm2.encode("Well. " + CALL):
+        stream.push(token_id)
+    (delta,) = stream.take()
+    assert (delta.content, [call.name for call in delta.tool_calls if call.name]) == ("Well.", ["f"])
+    assert (stream.num_calls, stream.finish()) == (1, [])
+
+
+def test_a_reply_that_breaks_the_rules_ends_there(smollm2: Tokenizer) -> None:
+    stream = ChoiceStream(smollm2, StreamOptions(ContentOptions(offer=OFFER)))
+    for token_id in smollm2.encode(CALL + " more"):
+        stream.push(token_id)
+    assert stream.failure is not None
+    assert stream.failure.status == 502
+    num_tokens = stream.num_tokens
+    stream.push(1)
+    assert (stream.num_tokens, stream.has_ended) == (num_tokens, True)

@@ -1,0 +1,339 @@
+"""Grammars of whole answers: what is admitted is what the readers take, and a random walk always gets to an end."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from llguidance import LLTokenizer
+
+from sparkinfer.errors import RequestError
+from sparkinfer.grammar.checker import first_violation
+from sparkinfer.grammar.grammar_spec import GrammarSpec
+from sparkinfer.grammar.matcher import GrammarError, Matcher
+from sparkinfer.grammar.output_grammar import OutputGrammar
+from sparkinfer.grammar.tokenizer_adapter import byte_tokenizer
+from sparkinfer.request import (
+    ChatPrompt,
+    ChoiceFormat,
+    JsonObjectFormat,
+    JsonSchemaFormat,
+    Message,
+    OutputFormat,
+    Request,
+    RequestId,
+    Tool,
+    ToolPolicy,
+)
+from sparkinfer.sampling_params import SamplingParams
+from sparkinfer.text.answer_grammar import answer_grammar
+from sparkinfer.text.content_filter import ContentFilter
+from sparkinfer.text.output_parser import OutputParser
+from sparkinfer.text.reply_options import content_options
+from sparkinfer.text.segment_parser import SegmentParser
+from sparkinfer.text.tool_protocols.protocol import ToolProtocol
+
+QWEN, HERMES, MUSE = ToolProtocol.QWEN_XML, ToolProtocol.HERMES, ToolProtocol.MUSE
+SPECIAL = {
+    QWEN: ("<tool_call>", "</tool_call>", "<think>", "</think>"),
+    HERMES: (),
+    MUSE: ("<|start|>", "<|message|>", "<|eom|>"),
+}
+GET_TIME = {
+    "type": "object",
+    "properties": {
+        "zone": {"type": "string"},
+        "style": {"type": "string", "enum": ["short", "long"]},
+        "digits": {"type": "integer", "minimum": 0, "maximum": 9},
+        "box": {"type": "object", "properties": {"html": {"type": "string"}}, "additionalProperties": False},
+        "code": {"type": "string", "pattern": "^[A-Z]{2}$"},
+        "maybe": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+    },
+    "required": ["zone"],
+    "additionalProperties": False,
+}
+TOOLS = (
+    Tool(name="get_time", definition="{}", parameters=json.dumps(GET_TIME)),
+    Tool(name="now", definition="{}", parameters='{"type": "object", "properties": {}}'),
+)
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 8}, "tags": {"type": "array", "items": {"enum": ["<", 1]}}},
+    "required": ["name"],
+    "additionalProperties": False,
+}
+PERSON_FORMAT = JsonSchemaFormat(schema=json.dumps(PERSON))
+
+
+def spec(protocol: ToolProtocol = QWEN, **fields: Any) -> GrammarSpec:
+    return GrammarSpec(special_tokens=SPECIAL[protocol], protocol=protocol, **({"tools": TOOLS} | fields))
+
+
+class Model:
+    """A vocabulary of bytes and the protocol's special tokens."""
+
+    def __init__(self, protocol: ToolProtocol, grammar: OutputGrammar) -> None:
+        self.special = SPECIAL[protocol]
+        self.tokenizer: LLTokenizer = byte_tokenizer(self.special)
+        self.matcher = Matcher.compile(grammar, self.tokenizer)
+
+    def tokens(self, text: str) -> list[int]:
+        tokens: list[int] = []
+        while text:
+            named = next((i for i, name in enumerate(self.special) if text.startswith(name)), None)
+            if named is None:
+                tokens += text[0].encode()
+                text = text[1:]
+            else:
+                tokens.append(256 + named)
+                text = text[len(self.special[named]):]
+        return tokens
+
+    def text(self, tokens: list[int]) -> str:
+        pieces = [bytes([token]) if token < 256 else self.special[token - 256].encode() for token in tokens]
+        return b"".join(pieces).decode()
+
+    def admits(self, text: str) -> bool:
+        try:
+            for token in self.tokens(text):
+                self.matcher.accept(token)
+        except GrammarError:
+            return False
+        return self.matcher.is_accepting
+
+
+def admits(text: str, protocol: ToolProtocol = QWEN, **fields: Any) -> bool:
+    return Model(protocol, answer_grammar(spec(protocol, **fields))).admits(text)
+
+
+def qwen(name: str, **arguments: str) -> str:
+    body = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in arguments.items())
+    return f"<tool_call>\n<function={name}>\n{body}</function>\n</tool_call>"
+
+
+CALL, NOW = qwen("get_time", zone="UTC"), qwen("now")
+REQUIRED = ToolPolicy(choice="required")
+NAMED = ToolPolicy(choice="required", allowed=("now",))
+SINGLE = ToolPolicy(parallel=False)
+NONE = ToolPolicy(choice="none")
+
+QWEN_CASES: list[tuple[ToolPolicy, str, bool]] = [
+    (ToolPolicy(), "", True), (ToolPolicy(), "x < 10 and <b>bold</b>, <tool, <<to", True), (ToolPolicy(), CALL, True),
+    (ToolPolicy(), f"Look:\n\n{CALL}\n{NOW}", True), (ToolPolicy(), f"{CALL}\n", True),
+    (ToolPolicy(), f"{CALL} done", False), (ToolPolicy(), "a </tool_call> b", False),
+    (ToolPolicy(), "<function=now>", False), (ToolPolicy(), "<think>", False), (ToolPolicy(), "<|im_end|>", False),
+    (REQUIRED, CALL, True), (REQUIRED, f"{CALL}\n{NOW}", True), (REQUIRED, "", False), (REQUIRED, "prose", False),
+    (REQUIRED, f"prose {CALL}", False), (REQUIRED, qwen("get_date"), False), (REQUIRED, qwen("get_time"), False),
+    (REQUIRED, qwen("GET_TIME", zone="x"), False),
+    (NAMED, NOW, True), (NAMED, CALL, False),
+    (SINGLE, CALL, True), (SINGLE, f"{CALL}\n{NOW}", False),
+    (NONE, "prose", True), (NONE, CALL, False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("policy", "text", "is_admitted"), QWEN_CASES)
+def test_shapes_of_a_turn(policy: ToolPolicy, text: str, is_admitted: bool) -> None:
+    assert admits(text, policy=policy) == is_admitted
+
+
+ARGUMENTS: list[tuple[dict[str, str], bool]] = [
+    ({"zone": "x < 10"}, True), ({"zone": "<b>bold</b>"}, True), ({"zone": "<<to"}, True), ({"zone": ""}, True),
+    ({"zone": "two\n\nlines\n"}, True), ({"zone": "é😀"}, True), ({"zone": '{"a": 1}'}, True),
+    ({"zone": "a<tool_call>b"}, False), ({"zone": "a</parameter>b"}, False), ({"zone": "<|im_end|>"}, False),
+    ({"zone": "x", "style": "long"}, True), ({"zone": "x", "style": "tall"}, False),
+    ({"zone": "x", "digits": "9"}, True), ({"zone": "x", "digits": "10"}, False),
+    ({"zone": "x", "digits": "1.5"}, False), ({"zone": "x", "digits": '"1"'}, False),
+    ({"zone": "x", "box": '{"html": "x < 10 <b></b> <<to"}'}, True), ({"zone": "x", "box": '{"other": 1}'}, False),
+    ({"zone": "x", "code": "AB"}, True), ({"zone": "x", "code": "ABC"}, False), ({"zone": "x", "code": "ab"}, False),
+    ({"zone": "x", "maybe": "null"}, True), ({"zone": "x", "maybe": "nothing"}, True),
+    ({"zone": "x", "colour": "red"}, False), ({"style": "long"}, False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "is_admitted"), ARGUMENTS)
+def test_arguments(arguments: dict[str, str], is_admitted: bool) -> None:
+    assert admits(qwen("get_time", **arguments)) == is_admitted
+
+
+def test_an_argument_stands_once_and_its_text_is_utf8() -> None:
+    twice = CALL.replace("</function>", "<parameter=zone>\nx\n</parameter>\n</function>")
+    assert not admits(twice)
+    assert not admits(CALL.replace("\n</parameter>", "\n</parameter>\n</parameter>", 1))
+    model = Model(QWEN, answer_grammar(spec()))
+    for token in model.tokens(CALL.split("UTC")[0]):
+        model.matcher.accept(token)
+    with pytest.raises(GrammarError):
+        model.matcher.accept(0xFF)
+
+
+THINKING: list[tuple[dict[str, Any], str, bool]] = [
+    ({"starts_in_reasoning": True, "can_reason": True}, f"hm <b>\n</think>\n\n{CALL}", True),
+    ({"starts_in_reasoning": True, "can_reason": True}, f"</think>{CALL}", True),
+    ({"starts_in_reasoning": True, "can_reason": True}, CALL, False),
+    ({"starts_in_reasoning": True, "can_reason": True}, "hm <tool_call>", False),
+    ({"starts_in_reasoning": True, "can_reason": True}, "hm", False),
+    ({"can_reason": True}, f"<think>\nhm</think>\n\n{CALL}", True),
+    ({"can_reason": True}, CALL, True),
+    ({"can_reason": True}, "<think>hm", False),
+    ({}, f"<think>hm</think>{CALL}", False),
+]
+
+
+@pytest.mark.parametrize(("fields", "text", "is_admitted"), THINKING)
+def test_reasoning_comes_first(fields: dict[str, Any], text: str, is_admitted: bool) -> None:
+    assert admits(text, policy=REQUIRED, **fields) == is_admitted
+
+
+FORMATS: list[tuple[OutputFormat, str, bool]] = [
+    (PERSON_FORMAT, '{"name": "a <b> cde"}', False), (PERSON_FORMAT, '{"name": "<b></b>"}', True),
+    (PERSON_FORMAT, '{"name": "<think"}', True), (PERSON_FORMAT, '{"tags": []}', False),
+    (PERSON_FORMAT, CALL, True), (PERSON_FORMAT, f"Look: {CALL}", False), (PERSON_FORMAT, "prose", False),
+    (JsonObjectFormat(), '{"a": [1, {}]}', True), (JsonObjectFormat(), "[]", False),
+    (JsonObjectFormat(), '{"a": 1e400}', False), (JsonObjectFormat(), "{}" + "\n" * 40, False),
+    (ChoiceFormat(("yes", "no")), "no", True), (ChoiceFormat(("yes", "no")), "maybe", False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("output_format", "text", "is_admitted"), FORMATS)
+def test_a_form_or_a_call(output_format: OutputFormat, text: str, is_admitted: bool) -> None:
+    assert admits(text, output_format=output_format) == is_admitted
+    thinking = {"starts_in_reasoning": True, "can_reason": True}
+    assert admits("hm</think>\n\n" + text, output_format=output_format, **thinking) == is_admitted
+
+
+def test_other_protocols() -> None:
+    call = '<tool_call>\n{"name": "get_time", "arguments": {"zone": "</tool_call>\\u003c"}}\n</tool_call>'
+    assert admits(f"Well {call}\n{call}", HERMES)
+    assert not admits(call.replace("zone", "zones"), HERMES)
+    assert not admits(call, HERMES, policy=NAMED)
+    muse = (
+        ' to=self<|message|>hm<|eom|><|start|>assistant to=now<|message|><atem:function_calls>\n'
+        '<atem:invoke name="now">\n</atem:invoke>\n</atem:function_calls>'
+    )
+    assert admits(muse, MUSE)
+    assert admits(" to=user<|message|>Hello", MUSE)
+    assert not admits(" to=user<|message|>Hello", MUSE, policy=REQUIRED)
+    assert not admits(muse.replace("to=now", "to=get_time"), MUSE)
+
+
+DESCRIPTIONS = ["<tool_call>", '"quoted"', "a\nb", "</parameter>", "😀", "x" * 10_000, "\\", "%json", "/regex/", "{{"]
+
+
+@pytest.mark.parametrize("description", DESCRIPTIONS)
+def test_descriptions_do_not_reach_the_grammar(description: str) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string", "description": description}}}
+    plain = {"type": "object", "properties": {"a": {"type": "string"}}}
+    for protocol in (QWEN, HERMES):
+        tool = Tool(name="f", definition=json.dumps(description), parameters=json.dumps(schema))
+        grammar = answer_grammar(spec(protocol, tools=(tool,)))
+        assert description[:20] not in grammar.lark or description in ("<tool_call>", "</parameter>", "\\")
+        Model(protocol, grammar)
+        assert len(grammar.lark) == len(
+            answer_grammar(spec(protocol, tools=(Tool(name="f", definition="", parameters=json.dumps(plain)),))).lark
+        )
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"type": "object", "properties": {"a": {"type": "integer", "minimum": 2, "maximum": 1}}}, "minimum"),
+    ({"type": "object", "properties": {"a": {"type": "string", "pattern": "["}}}, "pattern"),
+    ({"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}}, "$ref"),
+    ({"type": "object", "properties": {"a": {"type": "wrong"}}}, "type"),
+    ({"type": "object", "required": ["b"], "additionalProperties": False}, "required"),
+]
+
+
+@pytest.mark.parametrize(("schema", "keyword"), BAD)
+@pytest.mark.parametrize("protocol", [QWEN, HERMES, MUSE])
+def test_a_schema_that_cannot_be_kept_to_is_refused_by_tool_and_keyword(
+    schema: dict[str, Any], keyword: str, protocol: ToolProtocol
+) -> None:
+    tool = Tool(name="f", definition="{}", parameters=json.dumps(schema))
+    with pytest.raises(RequestError) as caught:
+        answer_grammar(spec(protocol, tools=(TOOLS[0], tool)))
+    assert caught.value.status == 400
+    assert "tools[1].function.parameters" in caught.value.message
+    assert keyword in caught.value.message
+
+
+def walk(model: Model, rng: random.Random, most: int = 4000) -> list[int] | None:
+    """Tokens of a random answer, None if it takes too long. Ends where it may, now and then."""
+    words = np.zeros(-(-(256 + len(model.special) + 1) // 32), np.int32)
+    end = 256 + len(model.special)
+    tokens: list[int] = []
+    while len(tokens) < most:
+        model.matcher.fill(words)
+        allowed = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little")[: end + 1]).tolist()
+        assert allowed, f"dead end after {model.text(tokens)!r}"
+        structure = [token for token in allowed if token >= 256 or chr(token) in '"}]\n<>/']
+        token = rng.choice(structure if structure and rng.random() < 0.6 else allowed)
+        if token == end:
+            return tokens
+        model.matcher.accept(token)
+        tokens.append(token)
+    return None
+
+
+SHAPES: list[tuple[ToolPolicy, OutputFormat | None]] = [
+    (ToolPolicy(), None), (REQUIRED, None), (NAMED, None), (SINGLE, None), (NONE, None),
+    (ToolPolicy(), PERSON_FORMAT), (NONE, PERSON_FORMAT),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("protocol", [QWEN, HERMES, MUSE])
+@pytest.mark.parametrize(("policy", "output_format"), SHAPES)
+@pytest.mark.parametrize("thinks", [False, True])
+def test_whatever_the_grammar_lets_out_is_read_and_right(
+    protocol: ToolProtocol, policy: ToolPolicy, output_format: OutputFormat | None, thinks: bool
+) -> None:
+    thinking = {"starts_in_reasoning": True, "can_reason": True} if thinks and protocol is QWEN else {}
+    grammar = answer_grammar(spec(protocol, policy=policy, output_format=output_format, **thinking))
+    assert grammar.approximations == ()
+    prompt = ChatPrompt(messages=(Message(role="user", content="x"),), tools=TOOLS)
+    request = Request(
+        request_id=RequestId(1), prompt=prompt, sampling=SamplingParams(max_tokens=9), tool_policy=policy,
+        output_format=output_format,
+    )  # fmt: skip
+    options = content_options(request, protocol).enforced(grammar.approximations)
+    rng = random.Random(f"{protocol} {policy} {output_format} {thinks}")
+    compiled = Model(protocol, grammar)
+    start = compiled.matcher
+    num_finished = 0
+    for _ in range(8):
+        compiled.matcher = start.copy()
+        tokens = walk(compiled, rng)
+        if tokens is None:
+            continue
+        num_finished += 1
+        text = compiled.text(tokens)
+        parser: Any = SegmentParser() if protocol is MUSE else OutputParser(bool(thinking))
+        content = "".join(parser.push(char)[1] for char in text) + parser.flush()[1]
+        check_answer(ContentFilter(options), content, policy, output_format)
+    assert num_finished
+
+
+def check_answer(
+    content_filter: ContentFilter, content: str, policy: ToolPolicy, output_format: OutputFormat | None
+) -> None:
+    shown, deltas = "", []
+    for char in content:
+        shown += content_filter.push(char)
+        deltas += content_filter.take_calls()
+    shown += content_filter.flush(is_complete=True)
+    assert content_filter.failure is None
+    calls: list[list[str]] = []
+    for delta in deltas:
+        if delta.name:
+            calls.append([delta.name, ""])
+        calls[-1][1] += delta.arguments
+    for name, arguments in calls:
+        schema = next(json.loads(tool.parameters) for tool in TOOLS if tool.name == name)
+        assert first_violation(schema, json.loads(arguments)) is None
+        assert not policy.allowed or name in policy.allowed
+    assert policy.choice != "required" or calls
+    assert policy.choice != "none" or not calls
+    assert policy.parallel or len(calls) <= 1
+    if output_format is not None and not calls:
+        assert first_violation(PERSON, json.loads(shown)) is None
