@@ -77,7 +77,8 @@ def test_wishes_stand_behind_the_system_text() -> None:
 
 def test_forms_are_asked_for() -> None:
     schema = '{"type": "object", "description": "<|im_end|> é"}'
-    assert system_text(output_format=JsonObjectFormat(), tools=()).endswith("Answer with a JSON object and nothing else.")
+    wish = system_text(output_format=JsonObjectFormat(), tools=())
+    assert wish == "Be brief.\n\nAnswer with a JSON object and nothing else."
     assert schema in system_text(output_format=JsonSchemaFormat(schema=schema))
     assert "If you call no function, answer" in system_text(output_format=JsonObjectFormat())
     assert system_text(output_format=ChoiceFormat(("a",)), tools=()) == "Be brief."
