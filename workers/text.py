@@ -10,7 +10,6 @@ import contextlib
 import functools
 import logging
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +37,7 @@ from workers import process
 from workers.process import WorkerContext
 from workers.text_constraints import Constraint, Constraints
 from workers.text_count import answer
+from workers.text_encoding_thread import EncodingThread
 from workers.text_outlets import HttpOutlets, failed
 from workers.text_request import OpenRequest
 from workers.text_scores import scores_of
@@ -56,7 +56,7 @@ class TextWorker:
         self._encoder = encoder
         self._requests: dict[RequestId, OpenRequest] = {}
         self._outlets = HttpOutlets(context.writers)
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="encode")
+        self._thread = EncodingThread()
         self._loop = asyncio.get_running_loop()
         self._encoding: set[asyncio.Future[None]] = set()
         self.constraints = Constraints(context, encoder.tokenizer, self._fail)
@@ -109,7 +109,7 @@ class TextWorker:
         try:
             if self._context.peers.outbox(GPU) is None:
                 raise _engine_unavailable()
-            encoded = await self._loop.run_in_executor(self._executor, self._encode_if_open, request)
+            encoded = await self._thread.encode(request.prompt, self._encode_if_open, request)
             if encoded is not None:
                 constraint = await self.constraints.prepare(request, encoded.grammar_spec, encoded.earlier_calls)
                 self._generate(request, encoded, constraint)
@@ -118,7 +118,7 @@ class TextWorker:
         self.publish()
 
     def _encode_if_open(self, request: Request) -> EncodedPrompt | None:
-        """On the encoding thread; None when the request was aborted while it stood in line."""
+        """On the encoding thread, if not at once; None when the request was aborted while it stood in line."""
         if request.request_id not in self._requests:
             return None
         return self._encoder.encode_request(request, self._max_model_len)
@@ -138,7 +138,7 @@ class TextWorker:
 
     async def _answer(self, message: Count | Detokenize) -> None:
         try:
-            tokenized = await self._loop.run_in_executor(self._executor, answer, self._encoder, message)
+            tokenized = await self._thread.run(answer, self._encoder, message)
             self._outlets.emit(message.reply_to, tokenized)
         except RequestError as error:
             self._outlets.emit(message.reply_to, failed(message.request_id, error))
@@ -281,7 +281,7 @@ async def _serve(context: WorkerContext) -> int:
     context.status.phase = BootPhase.READING_METADATA
     model = context.config.model
     gguf = GGUFFile.open(context.spec.model_path)
-    encoder = PromptEncoder.from_gguf(gguf, Path(model.tokenizer) if model.tokenizer else None)
+    encoder = PromptEncoder.from_gguf(gguf, Path(model.tokenizer) if model.tokenizer else None, model.tool_protocol)
     loop = asyncio.get_running_loop()
     stop = process.stop_event(loop)
     worker = TextWorker(context, encoder)
