@@ -52,6 +52,7 @@ class ServerConfig:
     max_header_kib: int = _limited(64, low=8, high=1024)
     max_unsent_kib: int = _limited(4096, low=0, high=2**20)    # of one stream, not yet read by its client; 0: any
     vllm_metric_names: bool = False            # /metrics also under the names that vLLM uses
+    traces_endpoint: str = ""                  # OTLP over HTTP: http://127.0.0.1:4318/v1/traces; empty: none
     sse_keepalive_s: int = _limited(15, low=0, high=300)       # 0: no keep-alive comments
     always_stream_usage: bool = True
     responses_directory: str = ""              # of /v1/responses that clients store; empty: gone at the end of the run

@@ -11,6 +11,7 @@ NOTE: RSGI has no back-pressure and does not tell how much of a stream the clien
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Protocol
 
 from ipc.messages import Delta, Failed, Finished, Started, TextEvent, Tokenized
@@ -141,6 +142,8 @@ class Answer:
         self.error: RequestError | None = None
         self.is_done = False
         self.is_cancelled = False
+        self.submitted_at: float | None = None  # time.monotonic() when it was given to a text worker
+        self.first_end: tuple[Finished, float] | None = None  # of a choice, and when it was heard of
         loop = asyncio.get_running_loop()
         self.started: asyncio.Future[None] = loop.create_future()  # first event of any kind, or cancelled
         self.finished: asyncio.Future[None] = loop.create_future()  # is_done
@@ -212,6 +215,7 @@ class Answer:
             self.fail(RequestError(503, "The generation was aborted", code="aborted"))
             return
         self._metrics.count_choice(event)
+        self.first_end = self.first_end or (event, time.monotonic())
         self._body.finish(self._first_index[event.request_id] + event.choice, reason, event.stop_string)
         self.usage.add_choice(event.num_tokens, event.num_reasoning_tokens, event.ttft_ms, event.generation_ms)
         self.usage.cache = self.usage.cache or event.cache

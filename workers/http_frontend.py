@@ -9,14 +9,14 @@ import asyncio
 import gc
 import logging
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from granian.server.embed import Server
 
 from ipc.codec import HTTP_INBOX
 from ipc.messages import Drain, PeerDown, PeerUp, Reload
 from ipc.status_board import HttpGauge, WorkerState
-from sparkinfer.errors import RequestError
+from sparkinfer.errors import ConfigError, RequestError
 from workers import process
 from workers.http_access_log import AccessLog
 from workers.http_api_keys import ApiKeys
@@ -30,6 +30,9 @@ from workers.http_service import LiveService
 from workers.http_surfaces import surface_routes
 from workers.http_text_pool import LiveTextPool
 from workers.process import WorkerContext
+
+if TYPE_CHECKING:
+    from workers.http_traces import Traces
 
 log = logging.getLogger("http")
 
@@ -50,7 +53,10 @@ class HttpFrontend:
         self._pool = LiveTextPool(context.spec.index, context.spec.generation, context.peers)
         self._ids = RequestIds(context.spec.index, context.spec.generation)
         self._keys = ApiKeys(self._config.api_keys, self._config.api_keys_file)
-        self._generations = Generations(self._service, self._pool, self._metrics, self._ids, self._config)
+        self._traces = _traces(context)
+        self._generations = Generations(
+            self._service, self._pool, self._metrics, self._ids, self._config, self._traces
+        )
         self._loop = asyncio.get_running_loop()
         self._stop = process.stop_event(self._loop)
         self._was_cut = False  # the drain ended requests with an error
@@ -76,6 +82,8 @@ class HttpFrontend:
         await self._drain()
         for server in servers:
             server.stop()  # type: ignore[no-untyped-call]
+        if self._traces is not None:
+            await asyncio.to_thread(self._traces.close)
         # Half-sent requests would hold it for ever; what it says about being abandoned concerns nobody.
         await asyncio.wait((serving,), timeout=CLOSE_S)
         self._loop.set_exception_handler(lambda _loop, details: log.debug("closing: %s", details["message"]))
@@ -139,6 +147,18 @@ class HttpFrontend:
         status.set_gauge(HttpGauge.REQUESTS, self._generations.num_requests)
         status.set_gauge(HttpGauge.REJECTED_REQUESTS, self._generations.num_rejected)
         self._loop.call_later(HOUSEKEEPING_S, self._housekeeping)
+
+
+def _traces(context: WorkerContext) -> Traces | None:
+    """What [server] traces_endpoint asks for. Raises ConfigError when it cannot be."""
+    endpoint = context.config.server.traces_endpoint
+    if not endpoint:
+        return None
+    try:
+        from workers.http_traces import Traces  # OpenTelemetry is an optional dependency
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"[server] traces_endpoint = {endpoint!r}: needs sparkinfer[traces] ({error})") from None
+    return Traces.to_collector(context.spec.name, endpoint)
 
 
 async def _serve(context: WorkerContext) -> int:

@@ -10,6 +10,7 @@ import functools
 import itertools
 import secrets
 import time
+from typing import Protocol
 
 from sparkinfer.api.chat import parse_chat
 from sparkinfer.api.chat_reply import ChatReply
@@ -33,6 +34,12 @@ from workers.http_text_pool import TextPool
 CLIENT_GONE = 499  # nginx's number for a client that left first; only ever seen in metrics
 
 
+class Traces(Protocol):
+    """What takes note of requests that ended."""
+
+    def write(self, exchange: Exchange, answer: Answer | None, outcome: str) -> None: ...
+
+
 class RequestIds:
     """Ids that no other http worker and no other generation of this one gives out.
 
@@ -50,7 +57,8 @@ class Generations:
     """Everything that is being generated for clients of this worker."""
 
     def __init__(
-        self, service: Service, pool: TextPool, metrics: HttpMetrics, request_ids: RequestIds, config: ServerConfig
+        self, service: Service, pool: TextPool, metrics: HttpMetrics, request_ids: RequestIds, config: ServerConfig,
+        traces: Traces | None = None,
     ) -> None:
         self.is_draining = False
         self.open_answers: set[Answer] = set()
@@ -60,6 +68,7 @@ class Generations:
         self._pool = pool
         self._metrics = metrics
         self._request_ids = request_ids
+        self._traces = traces
         self._always_stream_usage = config.always_stream_usage
         self._max_unread_bytes = config.max_unsent_kib << 10
         self._connections = Connections()
@@ -132,11 +141,14 @@ class Generations:
             error = failure
             raise
         finally:
-            self._count_end(answer, error, time.monotonic() - received_at)
+            outcome = self._count_end(answer, error, time.monotonic() - received_at)
+            if self._traces is not None:
+                self._traces.write(exchange, answer, outcome)
 
     async def _answer(self, exchange: Exchange, answer: Answer, body: StreamBody | WholeBody) -> Response | None:
         """Run `answer` to its end; RequestError while the headers are not out yet."""
         self._pool.submit(answer, answer.requests)
+        answer.submitted_at = time.monotonic()
         self._open(answer)
         watcher = asyncio.ensure_future(exchange.connection.client_disconnect())
         watcher.add_done_callback(lambda _: self._abandon(answer))
@@ -183,7 +195,8 @@ class Generations:
         if not self.open_answers:
             self._idle.set()
 
-    def _count_end(self, answer: Answer | None, error: RequestError | None, seconds: float) -> None:
+    def _count_end(self, answer: Answer | None, error: RequestError | None, seconds: float) -> str:
+        """Count a request that ended; the outcome."""
         is_accepted = answer is not None and answer.started.done() and answer.usage.prompt_tokens > 0
         if error is None and answer is not None:
             error = answer.error
@@ -191,6 +204,7 @@ class Generations:
         outcome = "cancelled" if is_cancelled else outcome_of(error, is_accepted=is_accepted)
         self.num_rejected += outcome == "overloaded"
         self._metrics.count_end(outcome, None if answer is None else answer.usage, seconds)
+        return outcome
 
 
 def _plan_chat(body: Object, info: ModelInfo, new_request_id: NewRequestId) -> tuple[Generation, MakeReply]:
