@@ -107,7 +107,7 @@ RESULTS = (
 def test_templates_without_tools_get_all_of_it_as_text(tools: tuple[Tool, ...]) -> None:
     made = instructed(prompt(USER, CALLED, *RESULTS, USER, tools=tools), AUTO, None, GENERIC)
     assert made.tools == ()
-    *system, _, assistant, results, last = made.messages
+    *system, _, assistant, results = made.messages
     assert [TOOL.definition in (m.content or "") for m in system] == [True] * bool(tools)
     assert assistant.content == (
         'Sure.\n<tool_call>\n{"name": "look", "arguments": {"q": "é", "n": 1}}\n</tool_call>\n'
@@ -115,9 +115,8 @@ def test_templates_without_tools_get_all_of_it_as_text(tools: tuple[Tool, ...]) 
     )
     assert not assistant.tool_calls
     assert (results.role, results.content) == (
-        "user", "<tool_response>\n1\n</tool_response>\n<tool_response>\n2\n</tool_response>"
+        "user", "<tool_response>\n1\n</tool_response>\n<tool_response>\n2\n</tool_response>\n\nhi"
     )  # fmt: skip
-    assert last == USER
 
 
 def test_the_other_form_without_a_template() -> None:

@@ -43,9 +43,11 @@ def plain_messages(messages: Sequence[Message], protocol: ToolProtocol) -> list[
         if message.role == "tool":
             results.append(f"<tool_response>\n{message.content or ''}\n</tool_response>")
             continue
-        if results:
+        if results and message.role == "user":  # one turn: many templates want user and assistant by turns
+            message = msgspec.structs.replace(message, content="\n".join(results) + f"\n\n{message.content}")
+        elif results:
             plain.append(Message(role="user", content="\n".join(results)))
-            results = []
+        results = []
         if message.tool_calls:
             calls = [_written(call, protocol) for call in message.tool_calls]
             content = "\n".join([message.content, *calls] if message.content else calls)
