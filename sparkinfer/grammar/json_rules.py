@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from sparkinfer.grammar.expansion import Expansion
-from sparkinfer.grammar.member_sequence import times
+from sparkinfer.grammar.member_sequence import repeated
 from sparkinfer.grammar.number_rule import number_rule
 from sparkinfer.grammar.object_rules import ObjectRules
 from sparkinfer.grammar.output_grammar import Rule
@@ -195,8 +195,8 @@ class JsonRules:
         low = max(0, shape.min_items - num_before)
         high = None if most is None else most - num_before
         if num_before:
-            return f"(JSON_COMMA {name}){times(low, high)}"
-        more = f"{name} (JSON_COMMA {name}){times(max(0, low - 1), None if high is None else high - 1)}"
+            return repeated(f"JSON_COMMA {name}", low, high)
+        more = f"{name} {repeated(f'JSON_COMMA {name}', max(0, low - 1), None if high is None else high - 1)}"
         return more if low else f"({more})?"
 
     def _unique(self, shape: ArrayShape) -> str | None:

@@ -94,17 +94,20 @@ class CountedSequence:
         if not self._extra or high == 0:
             return ""
         if written:
-            return f"(JSON_COMMA {self._extra}){times(low, high)}"
-        more = f"{self._extra} (JSON_COMMA {self._extra}){times(max(0, low - 1), None if high is None else high - 1)}"
+            return repeated(f"JSON_COMMA {self._extra}", low, high)
+        others = (max(0, low - 1), None if high is None else high - 1)
+        more = f"{self._extra} {repeated(f'JSON_COMMA {self._extra}', *others)}"
         return more if low else f"({more})?"
 
 
-def times(low: int, high: int | None) -> str:
-    """How often what stands before it is repeated.
+def repeated(text: str, low: int, high: int | None) -> str:
+    """`text` from low to high times; None: without end.
 
-    >>> times(0, None), times(2, None), times(0, 3)
-    ('*', '{2,}', '{0,3}')
+    >>> repeated("a", 0, None), repeated("a", 2, None), repeated("a", 0, 3), repeated("a", 0, 0)
+    ('(a)*', '(a){2,}', '(a){0,3}', '')
     """
+    if high == 0:
+        return ""
     if high is None:
-        return f"{{{low},}}" if low else "*"
-    return f"{{{low},{high}}}"
+        return f"({text}){{{low},}}" if low else f"({text})*"
+    return f"({text}){{{low},{high}}}"
