@@ -1,4 +1,5 @@
-"""Schemas across all keywords, in the manner of public collections: tool arguments, API objects, configuration, odd ones.
+# ruff: noqa: E501 (one case a line)
+"""Schemas across all keywords, in the manner of public collections: tool arguments, API objects, odd ones.
 
 ENFORCED: (schema, values that must be accepted as compact JSON, values that must not). REFUSED: (schema, end of path,
 words of the message). Written for these tests.

@@ -1,7 +1,8 @@
-"""JSON Schema as rules: what a walk through the masks brings is valid, what is valid gets through, the rest is named."""
+"""JSON Schema as rules: what walks through the masks bring is valid, what is valid gets through, the rest is named."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -33,7 +34,7 @@ def spellings(value: Any) -> list[str]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("schema, valid, invalid", ENFORCED, ids=[json.dumps(case[0])[:90] for case in ENFORCED])
+@pytest.mark.parametrize(("schema", "valid", "invalid"), ENFORCED, ids=[json.dumps(case[0])[:90] for case in ENFORCED])
 def test_schema_is_enforced(walker: Walker, schema: Any, valid: list[Any], invalid: list[Any]) -> None:
     rule = json_rule(schema, "$")
     assert rule.approximations == ()
@@ -52,7 +53,7 @@ def test_schema_is_enforced(walker: Walker, schema: Any, valid: list[Any], inval
             assert first_violation(schema, value) is None, value
 
 
-@pytest.mark.parametrize("schema, expected", APPROXIMATED)
+@pytest.mark.parametrize(("schema", "expected"), APPROXIMATED)
 def test_what_cannot_be_held_is_named(walker: Walker, schema: Any, expected: str) -> None:
     rule = json_rule(schema, "$")
     assert rule.approximations == (expected,)
@@ -62,7 +63,7 @@ def test_what_cannot_be_held_is_named(walker: Walker, schema: Any, expected: str
         assert tokens is None or json.loads(walker.bytes(tokens).decode()) is not None
 
 
-@pytest.mark.parametrize("schema, path, words", REFUSED, ids=[json.dumps(case[0])[:90] for case in REFUSED])
+@pytest.mark.parametrize(("schema", "path", "words"), REFUSED, ids=[json.dumps(case[0])[:90] for case in REFUSED])
 def test_refusals_name_the_place(schema: Any, path: str, words: str) -> None:
     with pytest.raises(RequestError) as caught:
         json_rule(schema, "$")
@@ -81,10 +82,8 @@ def test_bombs_end_soon(depth: int) -> None:
     for _ in range(depth):
         deep = {"type": "array", "items": deep}
     for schema in (nested(depth) if depth < 9 else deep, deep):
-        try:
-            json_rule(schema, "$")
-        except RequestError as error:
-            assert error.status == 400
+        with contextlib.suppress(RequestError):
+            assert json_rule(schema, "$").helpers
 
 
 def test_a_description_never_reaches_the_grammar() -> None:
@@ -150,7 +149,7 @@ FORBIDDEN = ("<tool_call>", "</parameter>", "<|im_end|>")
 
 
 @pytest.mark.parametrize(
-    "schema, valid, invalid",
+    ("schema", "valid", "invalid"),
     [
         ({"type": "string"}, ["", "x < 10", "<b>…</b>", "<<to", "</paramete", "é😀\n"], FORBIDDEN),
         ({"type": "string", "maxLength": 3}, ["", "a<b"], ["abcd"]),
