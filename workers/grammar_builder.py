@@ -66,6 +66,8 @@ def main() -> None:
     os.nice(NICENESS)
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     decoder, encoder = msgspec.msgpack.Decoder(GrammarSpec | CallCheck), msgspec.msgpack.Encoder()
+    sys.stdout.buffer.write(LENGTH.pack(0))
+    sys.stdout.buffer.flush()
     while (frame := read_frame(sys.stdin.buffer)) is not None:
         reply = encoder.encode(build(decoder.decode(frame)))
         sys.stdout.buffer.write(LENGTH.pack(len(reply)) + reply)

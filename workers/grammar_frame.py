@@ -1,7 +1,8 @@
 """What a text worker and its grammar builders say to each other, over the builder's standard input and output.
 
 Owns the frame, the same both ways: the length as 4 bytes, little-endian, then one record in msgpack. A GrammarSpec or
-a CallCheck goes in, a BuilderReply comes out, one for each in the same order. Knows no grammar.
+a CallCheck goes in, a BuilderReply comes out, one for each in the same order; an empty frame comes first, when the
+builder is ready. Knows no grammar.
 """
 
 from __future__ import annotations

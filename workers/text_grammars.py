@@ -29,6 +29,7 @@ from workers.grammar_frame import LENGTH, BuilderReply, Refused
 log = logging.getLogger("text")
 
 ROOT = Path(__file__).resolve().parent.parent
+BUILDER_BOOT_TIMEOUT_S = 60.0
 NUM_BUILDERS = 2  # so that a schema that takes its whole deadline does not hold up every other one
 
 
@@ -79,6 +80,7 @@ class Grammars:
     async def _build(self, key: bytes) -> OutputGrammar:
         builder = await self._idle.get()
         try:
+            await asyncio.wait_for(builder.start(), BUILDER_BOOT_TIMEOUT_S)
             reply = await asyncio.wait_for(builder.build(key), self._config.compile_timeout_s)
         except TimeoutError:
             builder.kill()
@@ -135,10 +137,12 @@ class Builder:
             self._process = None
 
     async def start(self) -> asyncio.subprocess.Process:
-        """The process, alive as far as we know."""
+        """The process, ready for a job and alive as far as we know. Raises OSError or EOFError when it dies first."""
         if self._process is None or self._process.returncode is not None:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "workers.grammar_builder", str(os.getpid()),
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, cwd=ROOT,
             )  # fmt: skip
+            assert self._process.stdout is not None
+            await self._process.stdout.readexactly(LENGTH.size)
         return self._process
