@@ -1,10 +1,12 @@
 """Streamed tokens per second through every process but the model: real supervisor, sockets, rings; scripted tokens.
 
     python ops/bench/pipeline.py                        # 1, 64 and 256 streams, as many tokens as take some seconds
-    python ops/bench/pipeline.py --streams 256 --tokens 2000 --set server.http_workers=2
+    python ops/bench/pipeline.py --streams 256 --tokens 2000 --set engine.scripted_step_us=2400
 
-Prints, per number of streams: tokens/s as the client counts them, CPU microseconds per token of each process, the
-scheduler's CPU microseconds per step, and the client's own share (it runs on the same cores).
+Prints, per number of streams: tokens/s as the client counts them, SSE events per token, and the CPU microseconds per
+token of each process; of the http workers, those of Python's thread and those of the threads that own the sockets. The
+client looks at its sockets every READ_EVERY_S, so that it costs little and what it costs is known: it runs on the same
+cores. The last column is what else ran on this machine, in cores; where it is not near 0 the row says little.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import selectors
 import socket
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -26,6 +29,7 @@ from sparkinfer.checkpoint.fetch import resolve
 from sparkinfer.config import DEFAULT_MODEL, ModelConfig, cache_dir
 from tests.system.harness import Server
 
+READ_EVERY_S = 0.01
 ROLES = {"workers.gpu_scheduler": "gpu", "workers.text": "text", "workers.http_frontend": "http"}
 
 
@@ -48,6 +52,7 @@ def drain_streams(port: int, streams: int, tokens: int) -> tuple[float, float, i
     first_at = last_at = 0.0
     events = 0
     while tails:
+        time.sleep(READ_EVERY_S)
         for key, _ in selector.select(timeout=30) or sys.exit("no data for 30 s"):
             connection = key.fileobj
             data = connection.recv(1 << 16)
@@ -63,38 +68,65 @@ def drain_streams(port: int, streams: int, tokens: int) -> tuple[float, float, i
     return first_at, last_at, events
 
 
-def cpu_seconds(server: Server) -> dict[str, float]:
-    """CPU time by role, summed over its processes, and of this client."""
-    totals = {"gpu": 0.0, "text": 0.0, "http": 0.0}
-    for process in server.workers():
-        role = ROLES.get(process.cmdline()[2])
-        if role:
-            times = process.cpu_times()
-            totals[role] += times.user + times.system
-    own = psutil.Process().cpu_times()
-    return {**totals, "client": own.user + own.system}
+@dataclass(slots=True)
+class CpuTimes:
+    """CPU seconds so far: by role, of this client, and of everything on this machine."""
+
+    by_role: dict[str, float]
+    all: float
+
+    @classmethod
+    def now(cls, server: Server) -> CpuTimes:
+        by_role = dict.fromkeys(("gpu", "text", "http", "sockets", "client"), 0.0)
+        for process in server.workers():
+            role = ROLES.get(process.cmdline()[2])
+            if role is None:
+                continue
+            threads = {thread: _run_s(f"/proc/{process.pid}/task/{thread.name}") for thread in _threads(process.pid)}
+            for thread, seconds in threads.items():
+                is_socket_thread = role == "http" and int(thread.name) != process.pid
+                by_role["sockets" if is_socket_thread else role] += seconds
+        by_role["client"] = sum(_run_s(f"/proc/self/task/{thread.name}") for thread in _threads("self"))
+        times = psutil.cpu_times()
+        return cls(by_role, sum(times) - times.idle - times.iowait - times.guest - times.guest_nice)
+
+
+def _threads(pid: int | str) -> list[Path]:
+    return list(Path(f"/proc/{pid}/task").iterdir())
+
+
+def _run_s(task: str) -> float:
+    """Time on a CPU, from the scheduler's own clock (proc(5), schedstat)."""
+    return int((Path(task) / "schedstat").read_text().split()[0]) / 1e9
 
 
 def measure(server: Server, streams: int, tokens: int) -> dict[str, float]:
-    before, started_at = cpu_seconds(server), time.monotonic()
+    before, started_at = CpuTimes.now(server), time.monotonic()
     first_at, last_at, events = drain_streams(server.port, streams, tokens)
-    after = cpu_seconds(server)
+    after, ended_at = CpuTimes.now(server), time.monotonic()
     total = streams * tokens
-    used = {role: (after[role] - before[role]) / total * 1e6 for role in after}
+    used = {role: after.by_role[role] - before.by_role[role] for role in after.by_role}
     return {
-        "streams": streams,
         "tokens_per_s": total / (last_at - first_at),
         "events_per_token": events / total,
-        "first_byte_ms": (first_at - started_at) * 1e3,
-        "gpu_us_per_step": (after["gpu"] - before["gpu"]) / tokens * 1e6,
-        **{f"{role}_us": value for role, value in used.items()},
+        "gpu_us_per_step": used["gpu"] / tokens * 1e6,
+        "sum": sum(used.values()) / total * 1e6,
+        "others": (after.all - before.all - sum(used.values())) / (ended_at - started_at),
+        **{role: seconds / total * 1e6 for role, seconds in used.items()},
     }
+
+
+HEADINGS = (
+    "streams", "tokens/s", "SSE events/token", "CPU us/token: gpu", "text", "http", "sockets", "client", "in all",
+    "gpu us/step", "other work, cores",
+)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 64, 256])
     parser.add_argument("--tokens", type=int, default=0, help="tokens a stream; 0: about 200,000 tokens in all")
+    parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--set", action="append", default=[], help="configuration override, section.key=value")
     arguments = parser.parse_args()
     model = resolve(DEFAULT_MODEL, cache_dir(ModelConfig()))
@@ -102,13 +134,13 @@ def main() -> None:
                  "model.max_model_len=8192", "model.max_output_tokens=8000", *arguments.set)
     with Server(model, *overrides) as server:
         drain_streams(server.port, 8, 50)  # warm
-        print("streams   tokens/s  gpu us/step |  us/token: gpu   text   http  client | events/token  first byte ms")
-        for streams in arguments.streams:
+        print("| " + " | ".join(HEADINGS) + " |\n|" + "---|" * len(HEADINGS))
+        for streams in arguments.streams * arguments.repeat:
             tokens = arguments.tokens or max(100, min(6000, 200_000 // streams))
             row = measure(server, streams, tokens)
-            print(f"{streams:7d} {row['tokens_per_s']:10,.0f} {row['gpu_us_per_step']:12,.0f} | "
-                  f"{row['gpu_us']:14.1f} {row['text_us']:6.1f} {row['http_us']:6.1f} {row['client_us']:7.1f} | "
-                  f"{row['events_per_token']:12.2f} {row['first_byte_ms']:14.1f}", flush=True)
+            parts = (f"{row[name]:.1f}" for name in ("gpu", "text", "http", "sockets", "client", "sum"))
+            print(f"| {streams} | {row['tokens_per_s']:,.0f} | {row['events_per_token']:.2f} | {' | '.join(parts)} | "
+                  f"{row['gpu_us_per_step']:,.0f} | {row['others']:.2f} |", flush=True)
 
 
 if __name__ == "__main__":
