@@ -23,7 +23,6 @@ from sparkinfer.engine.cuda_step import CudaStepHandle, EnqueuedStep
 from sparkinfer.engine.host_copies import HostCopies
 from sparkinfer.engine.mask_source import MaskSource
 from sparkinfer.engine.model_runner import DeviceMemoryError
-from sparkinfer.engine.prompt_scores import score_rows
 from sparkinfer.engine.sampling_batch import SamplingBatch
 from sparkinfer.engine.scheduler_output import Logprobs, ScheduledSequence, SchedulerOutput, ScoredChunk
 from sparkinfer.model.cuda.pools import CudaPools, DecodePools
@@ -175,12 +174,7 @@ class CudaModelRunner:
         if sampled:
             sources, targets = self._inputs.upload(np.array(sampled, np.int64).T.copy())
             logits.index_copy_(0, targets, head.logits(residual.index_select(0, sources)))
-        scores = []
-        for chunk in scored:
-            first = ends[id(chunk.row)] - chunk.row.num_tokens + chunk.first
-            predicting = residual[first : first + len(chunk.token_ids)]
-            scores.append(score_rows(predicting, chunk.token_ids, chunk.num_top, head.logits))
-        return scores
+        return self._sampling.scores(residual, rows, scored, head.logits)
 
     def _sample(self, output: SchedulerOutput, sampling: SamplingBatch, logits: Tensor) -> EnqueuedStep:
         if self._stream is not None and self._upload_stream is not None:

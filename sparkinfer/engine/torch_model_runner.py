@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
+from sparkinfer.engine import prompt_scores
 from sparkinfer.engine.host_copies import HostCopies
 from sparkinfer.engine.input_batch import InputBatch, StepInputs
 from sparkinfer.engine.kv_cache import KVCache
 from sparkinfer.engine.mask_gate import MaskGate
 from sparkinfer.engine.mask_source import MaskSource
 from sparkinfer.engine.model_runner import DeviceMemoryError
-from sparkinfer.engine.prompt_scores import score_rows
 from sparkinfer.engine.sampler import Sampler
 from sparkinfer.engine.sampling_batch import SamplingBatch, SamplingSlots
 from sparkinfer.engine.scheduler_output import Logprobs, SchedulerOutput, StepResult
 from sparkinfer.engine.state_pool import StatePool
-from sparkinfer.model.forward_batch import ForwardBatch
 from sparkinfer.model.registry import Model
 
 CPU_OUT_OF_MEMORY = "DefaultCPUAllocator: can't allocate memory"  # torch has no type of its own for this one
@@ -103,7 +100,8 @@ class TorchModelRunner:
         gate.admit(output)
         if inputs is not None:
             self._input_batch.feed(inputs)
-            logits, scores = self._forward(output, inputs.forward_batch)
+            pools = self._kv_cache, self._state_pool
+            logits, scores = prompt_scores.forward(self._model, inputs.forward_batch, *pools, output)
         if sampling is None:
             return StepResult([], scores=scores)
         logits = gate.with_late(logits, output)
@@ -115,17 +113,3 @@ class TorchModelRunner:
         void = {*gated.late, *gated.empty}
         nan_rows = [row for row in (~sampled.is_finite).nonzero()[:, 0].tolist() if row not in void]
         return StepResult(sampled.token_ids.tolist(), sampled.logprobs, nan_rows, gated.empty, gated.late, scores)
-
-    def _forward(self, output: SchedulerOutput, batch: ForwardBatch) -> tuple[Tensor, list[list[Logprobs]]]:
-        """Logits of the rows that sample, and what the step says of its prompts."""
-        model, pools = self._model, (self._kv_cache, self._state_pool)
-        if not output.scored:
-            return model.forward(batch, *pools), []
-        hidden = model.hidden_states(batch, *pools)
-        bounds = itertools.accumulate((row.num_tokens for row in output.scheduled), initial=0)
-        starts = {id(row): start for row, start in zip(output.scheduled, bounds)}
-        scores = []
-        for chunk in output.scored:
-            rows = hidden[starts[id(chunk.row)] + chunk.first :][: len(chunk.token_ids)]
-            scores.append(score_rows(rows, chunk.token_ids, chunk.num_top, model.head))
-        return model.head(hidden.index_select(0, batch.logits_indices)), scores
