@@ -1,4 +1,5 @@
 # serve: the embedded default model behind the OpenAI API.   test: everything.   Both make what they need.
+# conformance: real clients (Claude Code, Codex, LiteLLM, LangChain) against the server; needs Node.js and npm too.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
@@ -6,7 +7,7 @@ BIN     = $(VENV)/bin
 # A machine without an NVIDIA GPU takes the pinned CPU versions, so that pip never chooses a CUDA build of torch.
 CONSTRAINTS := $(shell command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L >/dev/null 2>&1 || echo -c constraints-cpu.txt)
 
-.PHONY: serve test check lint clean
+.PHONY: serve test conformance check lint clean
 
 serve: $(VENV)/.installed
 	$(BIN)/python supervisor.py $(ARGS)
@@ -15,6 +16,9 @@ test: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest
+
+conformance: $(VENV)/.installed-conformance
+	$(BIN)/python -m pytest conformance
 
 check: $(VENV)/.installed-test
 	$(BIN)/ruff check .
@@ -35,6 +39,13 @@ $(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints-cpu.txt
 $(VENV)/.installed-test: $(VENV)/bin/python pyproject.toml constraints-cpu.txt
 	$(BIN)/python -m pip install --disable-pip-version-check -q $(CONSTRAINTS) -e '.[test]'
 	@touch $(VENV)/.installed $@
+
+$(VENV)/.installed-conformance: $(VENV)/.installed-test conformance/requirements.txt conformance/package.json
+	$(PYTHON) -m venv $(VENV)/clients
+	$(VENV)/clients/bin/python -m pip install --disable-pip-version-check -q -r conformance/requirements.txt
+	mkdir -p $(VENV)/npm && cp conformance/package.json $(VENV)/npm/
+	npm install --prefix $(VENV)/npm --no-audit --no-fund --silent
+	@touch $@
 
 clean:
 	rm -rf $(VENV) build *.egg-info
