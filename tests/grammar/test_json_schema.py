@@ -138,7 +138,7 @@ def test_nothing_but_the_end_follows_the_last_brace(walker: Walker) -> None:
 def test_draft_7_and_2020_agree_with_the_library(walker: Walker) -> None:
     """The checker is the library's, but for what its docstring says."""
     for schema, valid, invalid in ENFORCED:
-        if any(text in json.dumps(schema) for text in ("multipleOf", '"items": [', "(?<")):
+        if any(text in json.dumps(schema) for text in ("multipleOf", "\"items\": [", "(?<", "dependencies")):
             continue
         for value in [*valid, *invalid]:
             ours, theirs = first_violation(schema, value), Draft202012Validator(schema).is_valid(value)

@@ -8,10 +8,15 @@ from collections.abc import Callable
 import numpy as np
 from llguidance import LLTokenizer
 
+from sparkinfer.engine.mask_source import allows
 from sparkinfer.grammar.matcher import Matcher
 from sparkinfer.grammar.output_grammar import OutputGrammar
 
-CLOSERS = tuple(b'"}]')
+# Texts that end something: a string, a value, a call, the reasoning.
+CLOSING = (
+    '"', "}", "]", '"}', "/", "_", "\n", "\n\n", ">", ">\n", "</", "\n</", "parameter", "function", "tool_call", "call",
+    "</tool_call>", "</think>",
+)  # fmt: skip
 
 
 class Walker:
@@ -23,7 +28,8 @@ class Walker:
         self.stops = frozenset(tokenizer.eos_tokens)
         self.rng = random.Random(seed)
         self._words = np.zeros(-(-tokenizer.vocab_size // 32), np.int32)
-        self._closers = [t for t in range(tokenizer.vocab_size) if token_bytes(t) in (b'"', b"}", b"]", b'"}', b"\n")]
+        closing = {text.encode() for text in CLOSING}
+        self._closers = [t for t in range(tokenizer.vocab_size) if token_bytes(t) in closing]
 
     def compile(self, grammar: OutputGrammar) -> Matcher:
         return Matcher.compile(grammar, self._tokenizer)
@@ -40,7 +46,8 @@ class Walker:
         """
         matcher, tokens = start.copy(), []
         while len(tokens) < num_steps:
-            token = self._choice(self.allowed(matcher), len(tokens) >= num_free)
+            matcher.fill(self._words)
+            token = self._choice(len(tokens) >= num_free)
             if token in self.stops:
                 assert matcher.is_accepting
                 return tokens
@@ -55,20 +62,24 @@ class Walker:
         """Whether a whole answer may be these tokens."""
         matcher = start.copy()
         for token in tokens:
-            if token not in self.allowed(matcher):
+            matcher.fill(self._words)
+            if not allows(self._words, token):
                 return False
             matcher.accept(token)
         return matcher.is_accepting
 
-    def _choice(self, allowed: np.ndarray, closes: bool) -> int:
-        assert len(allowed), "nothing is allowed"
-        known = set(allowed.tolist())
-        ends = self.stops & known
+    def _choice(self, closes: bool) -> int:
+        ends = [token for token in self.stops if allows(self._words, token)]
         if ends and (closes or self.rng.random() < 0.3):
-            return min(ends)
-        if closes:
-            closers = [token for token in self._closers if token in known]
-            if closers and self.rng.random() < 0.9:
+            return ends[0]
+        if closes and self.rng.random() < 0.9:
+            closers = [token for token in self._closers if allows(self._words, token)]
+            if closers:
                 return self.rng.choice(closers)
-        others = [token for token in (self.rng.choice(allowed) for _ in range(8)) if token not in self.stops]
-        return int(others[0]) if others else int(allowed[0])
+        for _ in range(20):
+            token = self.rng.randrange(self._tokenizer.vocab_size)
+            if allows(self._words, token) and token not in self.stops:
+                return token
+        allowed = np.flatnonzero(np.unpackbits(self._words.view(np.uint8), bitorder="little"))
+        assert len(allowed), "nothing is allowed"
+        return int(self.rng.choice([t for t in self.rng.choices(allowed, k=8) if t not in self.stops] or [allowed[0]]))
