@@ -70,12 +70,11 @@ class Constraints:
 
         earlier_calls: are held against the same functions
         """
-        is_held = spec is not None and self._config.enabled and bool(request.sampling.max_tokens)
-        grammar = await self._grammars.compiled(spec) if spec is not None and is_held else None
+        grammar = await self._grammars.compiled(spec) if spec is not None else None
         if earlier_calls is not None:
             await self._grammars.check(earlier_calls)
-        if grammar is None or spec is None:
-            return UNCONSTRAINED
+        if grammar is None or spec is None or not self._config.enabled or not request.sampling.max_tokens:
+            return UNCONSTRAINED  # but what was asked for is known to be in order
         self._stats.num_tool_requests += bool(spec.tools)
         self._stats.num_structured_requests += spec.output_format is not None
         return Constraint(grammar, tuple(await self._masks.take_rows(request.n)))

@@ -90,8 +90,8 @@ class _MarkupCall:
         self._rules: Rules = {}
 
     def rules(self, site: CallSite) -> Rules:
-        tags, found = self._tags, argument_forms(self._schema)
         json_rule(self._schema, self._path, root=self._schema)  # refuses what is not supported, wherever it stands
+        tags, found = self._tags, argument_forms(self._schema)
         head = f"\n{tags.head}{self._tool.name}{tags.tail}\n"
         close = f'{literal(tags.foot + chr(10))} {marker(tags.close, site.special_tokens)}'
         forms = [self._form(number, form) for number, form in enumerate(found.forms)]
