@@ -23,6 +23,8 @@ from sparkinfer.request import FinishReason, RequestId
 from workers.http_metrics import HttpMetrics
 from workers.http_slow_clients import UnreadMeter
 
+MAX_ENTRIES_AT_ONCE = 4000  # log-probabilities of one document: about 5 ms
+
 
 class Transport(Protocol):
     """The part of RSGI's stream transport that is used."""
@@ -106,12 +108,12 @@ class StreamBody:
 
 
 class WholeBody:
-    """Collects the choices; `document` is there after `end`."""
+    """Collects the choices; `document` can be written after `end`."""
 
     def __init__(self, reply: Reply, num_choices: int) -> None:
         self._reply = reply
         self._choices = [Choice(index) for index in range(num_choices)]
-        self.document = b""
+        self._usage = Usage()
 
     def start(self, index: int, echo: str, num_prompt_tokens: int) -> None:
         self._choices[index].echo = echo
@@ -123,13 +125,20 @@ class WholeBody:
         self._choices[index].close(finish_reason, stop_string)
 
     def end(self, usage: Usage) -> None:
-        self.document = self._reply.document(self._choices, usage)
+        self._usage = usage
 
     def fail(self, error: RequestError) -> None:
         pass
 
     def flush(self) -> None:
         pass
+
+    async def document(self) -> bytes:
+        """The whole answer; thousands of log-probabilities are written on a thread, beside everybody's streams."""
+        num_entries = sum(1 + len(entry.top) for choice in self._choices for entry in choice.logprobs or ())
+        if num_entries <= MAX_ENTRIES_AT_ONCE:
+            return self._reply.document(self._choices, self._usage)
+        return await asyncio.to_thread(self._reply.document, self._choices, self._usage)
 
 
 class Answer:

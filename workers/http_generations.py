@@ -165,7 +165,7 @@ class Generations:
                 return None
             if isinstance(body, WholeBody) and answer.error is not None:
                 raise answer.error
-            return Response(200, body.document) if isinstance(body, WholeBody) else None
+            return Response(200, await body.document()) if isinstance(body, WholeBody) else None
         finally:
             watcher.cancel()
             self._abandon(answer)

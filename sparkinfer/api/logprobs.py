@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -76,12 +77,14 @@ def finite_or_none(value: float | None) -> float | None:
 
 def token_entry(token_id: int, token: bytes, logprob: float | None) -> dict[str, Any]:
     """One token with its probability, as chat answers spell it."""
-    return {
-        "token": token.decode("utf-8", "replace"),
-        "token_id": token_id,
-        "logprob": finite_or_none(logprob),
-        "bytes": list(token),
-    }
+    text, data = _spelt(token)
+    return {"token": text, "token_id": token_id, "logprob": finite_or_none(logprob), "bytes": data}
+
+
+@functools.lru_cache(maxsize=4096)
+def _spelt(token: bytes) -> tuple[str, list[int]]:
+    """Text and bytes; the list is shared and never changed."""
+    return token.decode("utf-8", "replace"), list(token)
 
 
 def _top_by_token(entry: TokenLogprob) -> dict[str, float] | None:

@@ -112,3 +112,18 @@ def test_the_answer(app: AppServer, http: httpx.Client, top: int) -> None:
         return
     assert [len(entries) for entries in document["top_logprobs"]] == [0, 2, 1]
     assert document["top_logprobs"][1][1] == {"token": "b", "token_id": 7, "logprob": -9999.0, "bytes": [98]}
+
+
+def test_an_answer_of_thousands_of_alternatives(app: AppServer, http: httpx.Client) -> None:
+    """Too many to be written between two tokens of somebody's stream."""
+    entries = [TokenLogprob(i, b"a", -0.5, [(j, b"b", -1.0) for j in range(20)]) for i in range(256)]
+
+    def script(request: Request) -> Iterator[list[TextEvent]]:
+        yield [Started(request.request_id, 3)]
+        yield [Delta(request.request_id, 0, "a" * 256, "", 0, entries)]
+        yield [Finished(request.request_id, 0, FinishReason.LENGTH, 256, 0, 0, 20.0, 30.0)]
+
+    app.pool.script = script
+    document = http.post("/v1/score", json={"prompt": "a", "prompt_only": True, "top_logprobs": 20}).json()
+    assert len(document["tokens"]) == 256
+    assert [len(top) for top in document["top_logprobs"]] == [20] * 256
