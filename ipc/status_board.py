@@ -117,12 +117,12 @@ class TextGauge(IntEnum):
     STRUCTURED_REQUESTS = 2   # whose content a grammar holds
     FORCED_TOKENS = 3         # that a grammar left no choice about
     MASK_US = 4               # microseconds spent on masks
-    FIRST_MASKS = 5           # masks by duration: this and the ten after it, see workers/mask_stats.py
+    FIRST_MASKS = 5           # to 15: masks by duration: see workers/mask_stats.py
+    FORCED_REQUESTS = 16      # that had to make a call
 
 
 class HttpGauge(IntEnum):
     """Gauges of an http worker; from REQUESTS on they are counters."""
-
     OPEN_REQUESTS = 0
     OPEN_STREAMS = 1
     REQUESTS = 2

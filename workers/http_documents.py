@@ -76,6 +76,7 @@ class Documents:
     async def metrics(self, _exchange: Exchange) -> Response:
         """GET /metrics"""
         text = self._metrics.render(self._service.engine_gauges(), self._service.processes())
+        text += self._service.grammar_text()
         if self._config.vllm_metric_names:
             info = self._service.model_info
             text = with_vllm_names(text, info.model if info is not None else "")

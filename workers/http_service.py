@@ -9,6 +9,7 @@ from typing import Protocol
 
 from ipc.status_board import GpuGauge
 from sparkinfer.api.models import ModelInfo, model_info_from_json
+from workers.http_grammar_metrics import grammar_text
 from workers.http_processes import Processes, ProcessSample
 from workers.process import WorkerContext
 
@@ -67,6 +68,9 @@ class Service(Protocol):
     def engine_gauges(self) -> dict[str, float]:
         """active_requests, free_kv_blocks and so on, as the engine last wrote them; counters end in _total."""
 
+    def grammar_text(self) -> str:
+        """Prometheus text of what the text workers' grammars did."""
+
     def processes(self) -> list[ProcessSample]:
         """How every process of the service is doing."""
 
@@ -79,6 +83,8 @@ class LiveService:
         self._board = context.board
         self._processes = Processes(context.board, context.spec.workers, context.spec.supervisor_pid)
         self._gpu = context.board.slot(context.spec.workers.index(GPU))
+        workers = context.spec.workers
+        self._texts = [context.board.slot(i) for i, name in enumerate(workers) if name.startswith("text-")]
         self.model_info: ModelInfo | None = None
         self.max_queue_depth = context.config.scheduler.max_queue_depth
         self._names = _ENGINE_GAUGES | (_PREFIX_GAUGES if context.config.prefix_cache.enabled else {})
@@ -99,6 +105,9 @@ class LiveService:
             gauges[usage] = 1 - gauges[free] / gauges[total] if gauges[total] else 0.0
         gauges["uptime_seconds"] = self._processes.uptime_s()
         return gauges
+
+    def grammar_text(self) -> str:
+        return grammar_text(self._texts)
 
     def processes(self) -> list[ProcessSample]:
         return self._processes.samples()

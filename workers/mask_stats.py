@@ -19,6 +19,7 @@ class MaskStats:
         self.counts = [0] * (len(MASK_BOUNDS_US) + 1)  # the last one: longer than all bounds
         self.total_us = 0
         self.num_tool_requests = 0        # whose calls a grammar held
+        self.num_forced_requests = 0      # that had to make a call
         self.num_structured_requests = 0  # whose content a grammar held
         self.num_forced_tokens = 0        # that a grammar left no choice about
 

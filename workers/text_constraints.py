@@ -76,6 +76,7 @@ class Constraints:
         if grammar is None or spec is None or not self._config.enabled or not request.sampling.max_tokens:
             return UNCONSTRAINED  # but what was asked for is known to be in order
         self._stats.num_tool_requests += bool(spec.tools)
+        self._stats.num_forced_requests += bool(spec.tools) and spec.policy.choice == "required"
         self._stats.num_structured_requests += spec.output_format is not None
         return Constraint(grammar, tuple(await self._masks.take_rows(request.n)))
 
@@ -115,6 +116,7 @@ class Constraints:
         status, stats = self._status, self._stats
         status.set_gauge(TextGauge.TOOL_REQUESTS, stats.num_tool_requests)
         status.set_gauge(TextGauge.STRUCTURED_REQUESTS, stats.num_structured_requests)
+        status.set_gauge(TextGauge.FORCED_REQUESTS, stats.num_forced_requests)
         status.set_gauge(TextGauge.FORCED_TOKENS, stats.num_forced_tokens)
         status.set_gauge(TextGauge.MASK_US, stats.total_us)
         for number, count in enumerate(stats.counts):

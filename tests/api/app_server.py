@@ -124,6 +124,9 @@ class FixedService:
         self.is_ready = True
         self.max_queue_depth = 0
 
+    def grammar_text(self) -> str:
+        return ""
+
     def engine_gauges(self) -> dict[str, float]:
         requests = {"active_requests": 3, "waiting_requests": 1, "running_requests": 2}
         return {**requests, "free_kv_blocks": 40, "uptime_seconds": 1}
