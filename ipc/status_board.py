@@ -117,8 +117,8 @@ class TextGauge(IntEnum):
     STRUCTURED_REQUESTS = 2   # whose content a grammar holds
     FORCED_TOKENS = 3         # that a grammar left no choice about
     MASK_US = 4               # microseconds spent on masks
-    FIRST_MASKS = 5           # to 15: masks by duration: see workers/mask_stats.py
-    FORCED_REQUESTS = 16      # that had to make a call
+    FORCED_REQUESTS = 5       # that had to make a call
+    FIRST_MASKS = 6           # to 16: masks by duration, see workers/mask_stats.py
 
 
 class HttpGauge(IntEnum):
