@@ -118,6 +118,7 @@ def routes(documents: Documents, generations: Generations, prompts: Prompts) -> 
         "/v1/models/{id}": {"GET": documents.model},
         "/v1/info": {"GET": documents.info},
         "/v1/capacity": {"GET": documents.capacity},
+        "/v1/embeddings": {"POST": documents.no_embeddings},
         "/health": {"GET": documents.health},
         "/ready": {"GET": documents.ready},
         "/metrics": {"GET": documents.metrics},

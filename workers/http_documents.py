@@ -37,8 +37,10 @@ class Documents:
         self._models = ModelsDocument(publish, service.max_queue_depth)
 
     async def health(self, _exchange: Exchange) -> Response:
-        """GET /health: this process answers."""
-        return json_response({"status": "ok"})
+        """GET /health: this process answers, and the engine that was there still is."""
+        if self._service.model_info is None or self._service.is_ready:
+            return json_response({"status": "ok"})
+        return json_response({"status": "unhealthy", "reason": "a worker died and is being started again"}, 503)
 
     async def ready(self, _exchange: Exchange) -> Response:
         """GET /ready: a request would be taken."""
@@ -72,6 +74,10 @@ class Documents:
     async def openapi(self, _exchange: Exchange) -> Response:
         """GET /openapi.json"""
         return Response(200, self._openapi)
+
+    async def no_embeddings(self, _exchange: Exchange) -> Response:
+        """POST /v1/embeddings"""
+        raise RequestError(501, "This server makes no embeddings", code="embeddings_unsupported")
 
     async def metrics(self, _exchange: Exchange) -> Response:
         """GET /metrics"""

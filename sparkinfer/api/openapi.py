@@ -29,7 +29,7 @@ OPERATIONS = (
     Operation("get", "/v1/models/{id}", "The same, alone", "Model", errors=(404, 503)),
     Operation("get", "/v1/info", "The limits that hold now", "Info", needs_key=True, errors=(401, 503)),
     Operation("get", "/v1/capacity", "How busy the engine is", "Capacity"),
-    Operation("get", "/health", "This process answers", "Status"),
+    Operation("get", "/health", "Alive, and the engine with it", "Status", errors=(503,), error="Unhealthy"),
     Operation("get", "/ready", "A request would be taken", "Status", errors=(503,)),
     Operation("get", "/metrics", "Prometheus metrics"),
     Operation("get", "/openapi.json", "This document", "Document"),

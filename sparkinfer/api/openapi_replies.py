@@ -175,4 +175,5 @@ REPLIES: dict[str, Schema] = {
         }
     ),
     "Status": _STATUS,
+    "Unhealthy": _reply({"status": STRING, "reason": STRING}),
 }

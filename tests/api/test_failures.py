@@ -10,7 +10,7 @@ import pytest
 from ipc.messages import Delta, Failed, Started
 from sparkinfer.errors import RequestError
 from sparkinfer.request import FinishReason, Request
-from tests.api.app_server import AppServer, finished
+from tests.api.app_server import INFO, AppServer, finished
 from tests.api.error_checks import check_error
 
 CHAT = "/v1/chat/completions"
@@ -73,9 +73,20 @@ def test_not_ready(app: AppServer, http: httpx.Client) -> None:
     for response in (http.post(CHAT, json=BODY), http.post("/v1/tokenize", json=BODY), http.get("/ready")):
         check_error(response, 503, "not_ready")
         assert response.headers["retry-after"] == "1"
-    assert http.get("/health").status_code == 200
+    health = http.get("/health")
+    assert (health.status_code, health.json()["status"]) == (503, "unhealthy")
+    assert health.json()["reason"]
     assert http.get("/v1/models").json()["data"][0]["is_ready"] is False
     assert http.get("/v1/capacity").json()["accepting_requests"] is False
+
+
+def test_a_server_that_still_loads_its_model_is_healthy(app: AppServer, http: httpx.Client) -> None:
+    app.service.model_info, app.service.is_ready = None, False
+    try:
+        assert http.get("/health").json() == {"status": "ok"}
+        assert [http.get(path).status_code for path in ("/ready", "/v1/models")] == [503, 503]
+    finally:
+        app.service.model_info = INFO
 
 
 def test_pool_refusal(app: AppServer, http: httpx.Client) -> None:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
@@ -66,8 +67,18 @@ def test_text_worker(embedded_model: Path) -> None:
 
 
 def test_gpu_scheduler(embedded_model: Path) -> None:
+    health: list[int] = []
+
+    def kill(server: Server) -> None:
+        gpu = server.worker("gpu-0")
+        gpu.kill()
+        gpu.wait(10)
+        while not health or (health[-1] == 200 and len(health) < 1000):
+            health.append(httpx.get(f"{server.url}/health", timeout=5).status_code)
+
     with Server(embedded_model, *LOAD) as server:
-        outcomes = under_load(server, server.worker("gpu-0").kill)
+        outcomes = under_load(server, lambda: kill(server))
+        assert health[-1] == 503, "as long as the engine is away"
         assert all(o.num_ends == 1 and not o.broken for o in outcomes), [o for o in outcomes if o.num_ends != 1]
         assert all(o.errors for o in outcomes)
         assert all(e["type"] and e["code"] for o in outcomes for e in o.errors)
