@@ -39,7 +39,7 @@ def project(
                 many_rows(packed, weight, target[None])
             else:
                 add_parts(_parts(packed, weight), target, pdl)
-        elif weight.format == QuantFormat.F32:
+        elif weight.format == QuantFormat.F32 and x.plain is not None:
             _plain_product(x, weight, eps, target)
         else:
             for rows, some in _slices(x):
@@ -88,7 +88,8 @@ def _plain_product(x: QuantActivation, weight: QuantWeight, eps: float | None, o
 
 
 def _rows(x: QuantActivation, rows: slice) -> QuantActivation:
-    return QuantActivation(x.values[rows], x.scales[rows], x.sums[rows], x.plain[rows], x.square_sums[rows])
+    plain = None if x.plain is None else x.plain[rows]
+    return QuantActivation(x.values[rows], x.scales[rows], x.sums[rows], plain, x.square_sums[rows])
 
 
 def _slices(x: QuantActivation) -> Iterator[tuple[slice, QuantActivation]]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 ACTIVATION_BLOCK = 16  # elements of an activation row that share one scale
 ACTIVATION_LEVELS = 32639  # 127 * 256 + 127: the largest integer whose two bytes are both signed ones
+TINY_ACTIVATION = 1e-30  # a block whose numbers are all below counts as zero: its scale's inverse could overflow
 
 
 class QuantFormat(IntEnum):
@@ -90,14 +91,14 @@ class QuantActivation:
     values:       [num_tokens, 2, num_cols] int8, high bytes, then low ones
     scales:       [num_tokens, num_cols / 16] f32
     sums:         [num_tokens, num_cols / 16] f32, scale * sum of the block's integers
-    plain:        [num_tokens, num_cols] f32, what was quantised
+    plain:        [num_tokens, num_cols] f32, what was quantised; None where nobody keeps it
     square_sums:  [num_tokens, num_cols / 16] f32, sum of x^2 per block before the norm's weight
     """
 
     values: Tensor
     scales: Tensor
     sums: Tensor
-    plain: Tensor
+    plain: Tensor | None
     square_sums: Tensor
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ WATCHED = SamplingParams(max_tokens=64, temperature=0.0, seed=1, logprobs=1024)
 MAX_MEAN_KL = 1e-3  # int8 activations
 
 
-@pytest.fixture(params=["qwen35", "qwen3moe", "qwen2", "llama", "qwen35moe"])
+@pytest.fixture(params=["qwen35", "qwen3moe", "qwen2", "llama", "qwen35moe", "gemma3", "muse-glimmer"])
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tiny_gguf(request.param, tmp_path)
 
@@ -201,3 +202,39 @@ def test_rows_of_nan_are_told_and_harmless(runner: CudaModelRunner) -> None:
         result = handle.wait()
         assert result.nan_rows == [0]
         assert 0 <= result.token_ids[0] < 1024
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen35"])
+def test_yarn_scales_what_it_turns(architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole heads by the scores' scale, parts of heads by the norms."""
+    read = HParams.from_gguf.__func__
+
+    def stretched(cls: type[HParams], gguf: GGUFFile) -> HParams:
+        hparams = read(cls, gguf)
+        rope = replace(hparams.rope, scaling_type="yarn", scaling_factor=8.0, original_context=64)
+        return replace(hparams, rope=rope)
+
+    monkeypatch.setattr(HParams, "from_gguf", classmethod(stretched))
+    use_plain_kernels(monkeypatch)
+    path = tiny_gguf(architecture, tmp_path)
+    runner = make_runner(path, CPU, NUM_SEQS, num_blocks=16)
+    driver = RunnerDriver(runner, NUM_SEQS)
+    driver.add("only", prompt(0, 100), WATCHED)
+    driver.step({"only": 100})
+    driver.step({"only": 0})
+    check(driver, path, "only", 2)
+    runner.close()
+
+
+@pytest.mark.parametrize("architecture", ["gemma3", "muse-glimmer"])
+def test_windows_reach_over_chunks(architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_plain_kernels(monkeypatch)
+    path = tiny_gguf(architecture, tmp_path)
+    runner = make_runner(path, CPU, NUM_SEQS, num_blocks=16)
+    driver = RunnerDriver(runner, NUM_SEQS)
+    driver.add("only", prompt(0, 120), WATCHED)
+    driver.step({"only": 90})
+    driver.step({"only": 30})
+    driver.step({"only": 0})
+    check(driver, path, "only", 2)
+    runner.close()

@@ -5,34 +5,52 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.quant_format import QuantActivation
+from kernels.quant_format import QuantActivation, QuantWeight
+from kernels.reference.gated_activation import gated_activation
 from kernels.reference.gated_delta_step import gated_delta_step
 from kernels.reference.paged_decode import paged_decode
-from kernels.reference.quant_gemv import quant_gemv, quantize_rows
-from kernels.reference.quant_moe import moe_down, moe_gate_up, quant_route, swiglu
+from kernels.reference.post_norm import post_norm
+from kernels.reference.quant_gemv import dequantize_rows, quant_gemv, quantize_rows
+from kernels.reference.quant_moe import moe_down, moe_gate_up, quant_route
 from kernels.reference.quant_weight import dequantize
 from kernels.reference.rope_store_kv import rope_store_kv
 from sparkinfer.model.cuda.decode import DecodeInputs
-from sparkinfer.model.cuda.weights import AttentionLayer, DecodeWeights, DeltaNetLayer, ExpertFFN
+from sparkinfer.model.cuda.weights import AttentionLayer, DecodeLayer, DecodeWeights, DeltaNetLayer, ExpertFFN
 
 
 def reference_step(weights: DecodeWeights, inputs: DecodeInputs) -> Tensor:
     """[num_seqs, vocab_size] f32 logits; caches and states of `inputs` are changed as the step changes them."""
-    residual = dequantize(weights.embedding)[inputs.input_ids]
+    residual = dequantize(weights.embedding)[inputs.input_ids].clone()
+    weights.ends.enter(residual, weights.eps)
     for index, layer in enumerate(weights.layers):
         hidden = quantize_rows(residual, layer.attn_norm)
         if isinstance(layer.mixer, AttentionLayer):
             mixed = _attention(weights, layer.mixer, index, hidden, inputs)
         else:
             mixed = _delta_net(weights, layer.mixer, index, hidden, inputs)
-        residual = residual + quant_gemv(quantize_rows(mixed), [layer.mixer.output], None)
+        added = quantised_product(quantize_rows(mixed), layer.mixer.output)
+        residual = _joined(weights, layer, 0, added, residual)
         hidden = quantize_rows(residual, layer.ffn_norm)
         if isinstance(layer.ffn, ExpertFFN):
             residual = _experts(layer.ffn, hidden, residual, weights.eps)
         else:
-            h = swiglu(hidden, layer.ffn.gate, layer.ffn.up, weights.eps)
-            residual = residual + quant_gemv(h, [layer.ffn.down], None)
-    return quant_gemv(quantize_rows(residual, weights.output_norm), [weights.output], weights.eps)
+            gate_up = quant_gemv(hidden, [layer.ffn.gate, layer.ffn.up], weights.eps)
+            h = gated_activation(gate_up, layer.ffn.is_gelu)
+            residual = _joined(weights, layer, 1, quantised_product(h, layer.ffn.down), residual)
+    logits = quant_gemv(quantize_rows(residual, weights.output_norm), [weights.output], weights.eps)
+    weights.ends.leave(logits)
+    return logits
+
+
+def quantised_product(x: QuantActivation, weight: QuantWeight) -> Tensor:
+    """A product that takes the integers, whatever the weight's format."""
+    return dequantize_rows(x) @ dequantize(weight).T
+
+
+def _joined(weights: DecodeWeights, layer: DecodeLayer, half: int, added: Tensor, residual: Tensor) -> Tensor:
+    if layer.post_norms is None:
+        return residual + added
+    return post_norm(added, layer.post_norms[half], weights.post_eps, residual)
 
 
 def _attention(
@@ -43,7 +61,8 @@ def _attention(
     if layer.bias is not None:
         projected = projected + layer.bias
     q, *new = rope_store_kv(projected, heads.num_q_heads, heads.num_kv_heads, heads.head_dim, heads.is_gated,
-                            inputs.positions, weights.inv_freq, layer.norms, weights.eps)
+                            inputs.positions, weights.inv_freq if layer.inv_freq is None else layer.inv_freq,
+                            layer.norms, weights.eps)
     kv, scales = inputs.kv[index], inputs.kv_scales[index]
     last = (inputs.context_lens - 1).long()
     blocks = inputs.block_tables.gather(1, last[:, None] // inputs.block_size).squeeze(1).long()
@@ -59,7 +78,8 @@ def _attention(
     if heads.is_gated:
         width = heads.num_q_heads * heads.q_stride
         gate = projected[:, :width].reshape(-1, heads.num_q_heads, 2, heads.head_dim)[:, :, 1]
-    return paged_decode(q, *kv, scales, inputs.block_tables, inputs.context_lens, inputs.block_size, 0, gate)
+    return paged_decode(q, *kv, scales, inputs.block_tables, inputs.context_lens, inputs.block_size, layer.window,
+                        gate, layer.scale)
 
 
 def _delta_net(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from sparkinfer.model.cuda.decode import DecodeStep
+from sparkinfer.model.cuda.weights import DecodeWeights, Ends
 from tests.kernels.activations import relative_error
 from tests.kernels.random_model import TINY_DENSE, TINY_HYBRID, ModelShape, cloned, random_inputs, random_model
 from tests.kernels.reference_step import reference_step
@@ -30,3 +33,24 @@ def test_step_follows_the_reference(shape: ModelShape, num_seqs: int, context_le
     assert torch.equal(inputs.input_ids, logits.argmax(-1))
     for actual, wanted in zip(inputs.state, expected_inputs.state, strict=True):
         assert wanted is None or relative_error(actual, wanted) < 1e-2
+
+
+def _sandwiched(weights: DecodeWeights) -> DecodeWeights:
+    """The same with norms around each half, GELU, a window in the first layer, scaled scores, capped logits."""
+    layers = []
+    for index, layer in enumerate(weights.layers):
+        norms = tuple(torch.rand(weights.hidden_size) + 0.5 for _ in range(2))
+        mixer = replace(layer.mixer, window=7 * (index == 0), scale=0.3, inv_freq=weights.inv_freq * (index == 0))
+        layers.append(replace(layer, mixer=mixer, ffn=replace(layer.ffn, is_gelu=True), post_norms=norms))
+    ends = Ends(embedding_scale=12.0, logit_scale=0.5, logit_cap=30.0)
+    return replace(weights, layers=tuple(layers), post_eps=1e-5, ends=ends)
+
+
+def test_norms_around_each_half() -> None:
+    torch.manual_seed(2)
+    weights = _sandwiched(random_model(TINY_DENSE, "cpu"))
+    inputs = random_inputs(TINY_DENSE, weights, 1, 20, "cpu")
+    expected = reference_step(weights, cloned(inputs))
+    logits = DecodeStep(weights, 1, torch.device("cpu"), pdl=False).run(inputs)
+    assert relative_error(logits, expected) < 1e-2
+    assert torch.equal(inputs.input_ids, logits.argmax(-1))

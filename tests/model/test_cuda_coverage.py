@@ -18,8 +18,7 @@ from tests.model.tiny import tiny_gguf
 @pytest.mark.parametrize(
     ("architecture", "reason"),
     [
-        ("gemma3", "architecture 'gemma3'"),
-        ("muse-glimmer", "architecture 'muse-glimmer'"),
+        ("gemma3", None), ("muse-glimmer", None),
         ("llama", None), ("qwen2", None), ("qwen3", None), ("qwen3moe", None), ("qwen35", None), ("qwen35moe", None),
     ],
 )

@@ -10,25 +10,17 @@ from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.checkpoint.hparams import HParams
 from sparkinfer.checkpoint.rope_params import RopeParams
 
-ARCHITECTURES = ("llama", "qwen2", "qwen3", "qwen3moe", "qwen35", "qwen35moe")
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "qwen3moe", "qwen35", "qwen35moe", "gemma3", "muse-glimmer")
 
 
 def why_not_covered(gguf: GGUFFile, hparams: HParams) -> str | None:
     """None where the decode kernels cover the checkpoint, else the first reason why they do not."""
-    return _unfit_architecture(hparams) or _unfit_sizes(hparams) or _unfit_tensors(gguf)
+    return _unfit_architecture(hparams) or _unfit_sizes(hparams) or _unfit_tensors(gguf, hparams)
 
 
 def _unfit_architecture(hparams: HParams) -> str | None:
     if hparams.architecture not in ARCHITECTURES:
         return f"architecture {hparams.architecture!r}"
-    if "sliding_attention" in hparams.layer_types:
-        return "sliding-window layers"
-    if hparams.logit_scale != 1.0 or hparams.final_logit_softcapping:
-        return "scaled or capped logits"
-    if abs(hparams.attention_scale * hparams.head_dim**0.5 - 1.0) > 1e-6:
-        return "attention scores with a scale of their own"
-    if hparams.rope.scaling_type == "yarn":
-        return "YaRN rotary scaling"
     return None
 
 
@@ -44,7 +36,10 @@ def _unfit_sizes(hparams: HParams) -> str | None:
     return None
 
 
-def _unfit_tensors(gguf: GGUFFile) -> str | None:
+def _unfit_tensors(gguf: GGUFFile, hparams: HParams) -> str | None:
+    is_partial = hparams.rope.scaling_type == "yarn" and hparams.rope.dim < hparams.head_dim
+    if is_partial and not any(name.endswith("attn_q_norm.weight") for name in gguf.tensors):
+        return "YaRN on a part of each head, without norms to take its factor"
     for name in gguf.tensors:
         owner = gguf.tensors.get(name.removesuffix(".scale") + ".weight") if name.endswith(".scale") else None
         if owner is not None and owner.ggml_type != GGMLType.NVFP4:

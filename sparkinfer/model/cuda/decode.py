@@ -12,13 +12,15 @@ import torch
 from torch import Tensor
 
 from kernels.argmax import argmax
+from kernels.gated_activation import gated_activation
 from kernels.gated_delta_step import gated_delta_step
 from kernels.moe_down import moe_down
 from kernels.moe_gate_up import moe_gate_up
 from kernels.paged_decode import NUM_SPLITS, PagedKV, paged_decode
+from kernels.post_norm import post_norm
 from kernels.projections import project, project_residual, project_swiglu
 from kernels.quant_embedding import quant_embedding
-from kernels.quant_format import QuantActivation
+from kernels.quant_format import QuantActivation, QuantWeight
 from kernels.quantize_rows import quantize_rows
 from sparkinfer.model.cuda.weights import AttentionLayer, DecodeWeights, DeltaNetLayer, DenseFFN, ExpertFFN
 
@@ -50,7 +52,9 @@ class DecodeInputs:
         return self.input_ids.shape[0]
 
 
-def empty_activation(num_rows: int, num_cols: int, device: torch.device) -> QuantActivation:
+def empty_activation(
+    num_rows: int, num_cols: int, device: torch.device, has_plain: bool = True
+) -> QuantActivation:
     """Planes of a `QuantActivation`, uninitialised."""
 
     def plane(width: int) -> Tensor:
@@ -58,7 +62,8 @@ def empty_activation(num_rows: int, num_cols: int, device: torch.device) -> Quan
 
     values = torch.empty(num_rows, 2, num_cols, dtype=torch.int8, device=device)
     blocks = num_cols // 16
-    return QuantActivation(values, plane(blocks), plane(blocks), plane(num_cols), plane(blocks))
+    plain = plane(num_cols) if has_plain else None
+    return QuantActivation(values, plane(blocks), plane(blocks), plain, plane(blocks))
 
 
 class DecodeStep:
@@ -85,6 +90,7 @@ class DecodeStep:
         """
         weights = self.weights
         quant_embedding(inputs.input_ids, weights.embedding, self.residual, pdl=self.pdl)
+        weights.ends.enter(self.residual, weights.eps)
         quantize_rows(self.residual, weights.layers[0].attn_norm, self.hidden, pdl=self.pdl)
         following = [layer.attn_norm for layer in weights.layers[1:]] + [weights.output_norm]
         for index, (layer, next_norm) in enumerate(zip(weights.layers, following, strict=True)):
@@ -94,14 +100,17 @@ class DecodeStep:
             else:
                 mixed = self._delta_net(layer.mixer, index, inputs)
                 group = layer.mixer.small.norm.shape[0]
-            project_residual(mixed, layer.mixer.output, self.residual, layer.ffn_norm, self.hidden, group,
-                                weights.eps,
-                                pdl=self.pdl)
+            if layer.post_norms is None:
+                project_residual(mixed, layer.mixer.output, self.residual, layer.ffn_norm, self.hidden, group,
+                                 weights.eps, pdl=self.pdl)
+            else:
+                self._add_normed(mixed, layer.mixer.output, layer.post_norms[0], layer.ffn_norm)
             if isinstance(layer.ffn, ExpertFFN):
                 self._experts(layer.ffn, next_norm)
             else:
-                self._dense(layer.ffn, next_norm)
+                self._dense(layer.ffn, next_norm, None if layer.post_norms is None else layer.post_norms[1])
         project(self.hidden, [weights.output], weights.eps, out=self.logits, pdl=self.pdl)
+        weights.ends.leave(self.logits)
         argmax(self.logits, inputs.input_ids, pdl=self.pdl)
         return self.logits
 
@@ -114,10 +123,10 @@ class DecodeStep:
         kv, scales = inputs.kv[index], inputs.kv_scales[index]
         assert kv is not None
         mixed = self._activation("attention", self._num_seqs, heads.num_q_heads * heads.head_dim)
-        cache = PagedKV(*kv, scales, inputs.block_tables, inputs.context_lens, inputs.block_size)
-        paged_decode(projected, inputs.positions, cache, heads, self.weights.inv_freq, layer.norms, self.workspace,
-                     mixed,
-                     self.weights.eps, pdl=self.pdl)
+        cache = PagedKV(*kv, scales, inputs.block_tables, inputs.context_lens, inputs.block_size, layer.window)
+        inv_freq = self.weights.inv_freq if layer.inv_freq is None else layer.inv_freq
+        paged_decode(projected, inputs.positions, cache, heads, inv_freq, layer.norms, self.workspace, mixed,
+                     self.weights.eps, pdl=self.pdl, scale=layer.scale)
         return mixed
 
     def _delta_net(self, layer: DeltaNetLayer, index: int, inputs: DecodeInputs) -> QuantActivation:
@@ -142,10 +151,23 @@ class DecodeStep:
         shared_down = None if ffn.shared is None else ffn.shared[2]
         moe_down(h, expert_ids, logits, ffn.down, shared_down, self.residual, next_norm, self.hidden, pdl=self.pdl)
 
-    def _dense(self, ffn: DenseFFN, next_norm: Tensor) -> None:
+    def _dense(self, ffn: DenseFFN, next_norm: Tensor, post_norm_weight: Tensor | None) -> None:
         h = self._activation("dense", self._num_seqs, ffn.down.num_cols)
-        project_swiglu(self.hidden, ffn.gate, ffn.up, h, self.weights.eps, pdl=self.pdl)
-        project_residual(h, ffn.down, self.residual, next_norm, self.hidden, pdl=self.pdl)
+        if ffn.is_gelu:
+            gate_up = self._rows("gate_up", 2 * ffn.down.num_cols)
+            project(self.hidden, [ffn.gate, ffn.up], self.weights.eps, out=gate_up, pdl=self.pdl)
+            gated_activation(gate_up, h, ffn.is_gelu, pdl=self.pdl)
+        else:
+            project_swiglu(self.hidden, ffn.gate, ffn.up, h, self.weights.eps, pdl=self.pdl)
+        if post_norm_weight is None:
+            project_residual(h, ffn.down, self.residual, next_norm, self.hidden, pdl=self.pdl)
+        else:
+            self._add_normed(h, ffn.down, post_norm_weight, next_norm)
+
+    def _add_normed(self, x: QuantActivation, weight: QuantWeight, norm_weight: Tensor, next_norm: Tensor) -> None:
+        y = self._rows("normed", weight.num_rows)
+        project(x, [weight], None, out=y, pdl=self.pdl)
+        post_norm(y, norm_weight, self.weights.post_eps, self.residual, next_norm, self.hidden, pdl=self.pdl)
 
     def _rows(self, name: str, width: int) -> Tensor:
         key = (name, self._num_seqs, width)
@@ -160,7 +182,7 @@ class DecodeStep:
     def _activation(self, name: str, num_rows: int, num_cols: int) -> QuantActivation:
         key = (name + "/int8", num_rows, num_cols)
         if key not in self._scratch:
-            self._scratch[key] = empty_activation(num_rows, num_cols, self._device)
+            self._scratch[key] = empty_activation(num_rows, num_cols, self._device, has_plain=False)
         activation = self._scratch[key]
         assert isinstance(activation, QuantActivation)
         return activation

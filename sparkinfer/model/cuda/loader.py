@@ -5,17 +5,21 @@ Knows tensor names and which matrices share a launch; never steps or pools.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from kernels.gated_delta_step import DeltaNetWeights
 from kernels.quant_format import QuantWeight
-from kernels.repack import select_rows
+from kernels.repack import concat_rows, select_rows
 from kernels.rope_store_kv import HeadShape
 from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.checkpoint.hparams import HParams
+from sparkinfer.model.cuda import dequantize
 from sparkinfer.model.cuda.coverage import is_permuted
 from sparkinfer.model.cuda.expert_widths import widened
+from sparkinfer.model.cuda.rotation import Rotation, rotation_of
 from sparkinfer.model.cuda.tensor_reader import TensorReader, joined, plain_weight
 from sparkinfer.model.cuda.weights import (
     AttentionLayer,
@@ -23,10 +27,11 @@ from sparkinfer.model.cuda.weights import (
     DecodeWeights,
     DeltaNetLayer,
     DenseFFN,
+    Ends,
     ExpertFFN,
 )
 from sparkinfer.model.loader import Progress
-from sparkinfer.model.rope import rope_of
+from sparkinfer.model.muse_glimmer import POST_NORM_EPS as MUSE_POST_NORM_EPS
 
 MAX_JOINED = 3  # matrices in one launch
 
@@ -42,14 +47,23 @@ def load_decode_weights(
     embedding = reader.weight("token_embd.weight")
     layers = tuple(_LayerLoader(reader, hparams, layer).load() for layer in range(hparams.num_layers))
     output = embedding if hparams.has_tied_embeddings else reader.weight("output.weight")
-    inv_freq = rope_of(hparams, device).inv_freq
+    inv_freq = rotation_of(hparams, "attention", device).inv_freq
     if reader.has("rope_freqs.weight"):
         inv_freq = inv_freq / reader.values("rope_freqs.weight")
-    heads = HeadShape(
-        hparams.num_q_heads, hparams.num_kv_heads, hparams.head_dim, is_gated="gated_delta_net" in hparams.layer_types
+    is_gated = "gated_delta_net" in hparams.layer_types or reader.has("blk.0.attn_gate.weight")
+    heads = HeadShape(hparams.num_q_heads, hparams.num_kv_heads, hparams.head_dim, is_gated)
+    output_norm, eps = reader.values("output_norm.weight"), hparams.rms_norm_eps
+    post_eps = MUSE_POST_NORM_EPS if hparams.architecture == "muse-glimmer" else eps
+    return DecodeWeights(embedding, layers, output_norm, output, heads, inv_freq, eps, post_eps, _ends(hparams))
+
+
+def _ends(hparams: HParams) -> Ends:
+    return Ends(
+        math.sqrt(hparams.hidden_size) if hparams.architecture == "gemma3" else 1.0,
+        hparams.architecture == "muse-glimmer",
+        hparams.logit_scale,
+        hparams.final_logit_softcapping,
     )
-    output_norm = reader.values("output_norm.weight")
-    return DecodeWeights(embedding, layers, output_norm, output, heads, inv_freq.float(), hparams.rms_norm_eps)
 
 
 def half_order(num_heads: int, head_dim: int, n_rot: int) -> Tensor:
@@ -77,8 +91,11 @@ class _LayerLoader:
         attn_norm = self._values("attn_norm.weight")
         mixer = self._delta_net() if is_recurrent else self._attention()
         second = "ffn_norm.weight" if self._has("ffn_norm.weight") else "post_attention_norm.weight"
-        ffn_norm = self._values(second)
-        return DecodeLayer(attn_norm, mixer, ffn_norm, self._experts() if self._hparams.num_experts else self._dense())
+        ffn_norm, post_norms = self._values(second), None
+        if self._has("post_ffw_norm.weight"):
+            post_norms = (self._values("post_attention_norm.weight"), self._values("post_ffw_norm.weight"))
+        ffn = self._experts() if self._hparams.num_experts else self._dense()
+        return DecodeLayer(attn_norm, mixer, ffn_norm, ffn, post_norms)
 
     def _name(self, short: str) -> str:
         return f"blk.{self._layer}.{short}"
@@ -105,14 +122,34 @@ class _LayerLoader:
     def _attention(self) -> AttentionLayer:
         hparams = self._hparams
         q = self._weight("attn_q.weight", self._order(hparams.num_q_heads))
+        if self._has("attn_gate.weight"):
+            q = self._gated_queries(q)
         k = self._weight("attn_k.weight", self._order(hparams.num_kv_heads))
         qkv = joined([q, k, self._weight("attn_v.weight")])
+        rotation = rotation_of(hparams, hparams.layer_types[self._layer], qkv[0].quants.device)
         norms = bias = None
         if self._has("attn_q_norm.weight"):
-            norms = (self._values("attn_q_norm.weight"), self._values("attn_k_norm.weight"))
+            norms = (self._head_norm("attn_q_norm.weight", rotation), self._head_norm("attn_k_norm.weight", rotation))
         if self._has("attn_q.bias"):
             bias = torch.cat([self._values(f"attn_{name}.bias") for name in "qkv"])
-        return AttentionLayer(qkv, norms, self._weight("attn_output.weight"), bias)
+        window = hparams.sliding_window if hparams.layer_types[self._layer] == "sliding_attention" else 0
+        inv_freq = None if self._reader.has("rope_freqs.weight") else rotation.inv_freq
+        output = self._weight("attn_output.weight")
+        return AttentionLayer(qkv, norms, output, bias, inv_freq, window, rotation.scale)
+
+    def _gated_queries(self, q: QuantWeight) -> QuantWeight:
+        """Each head's query rows, then the rows of its gate, which the file has in a matrix of its own."""
+        gate = self._weight("attn_gate.weight")
+        if gate.format != q.format:
+            q, gate = (plain_weight(dequantize.matrix(weight, torch.float16)) for weight in (q, gate))
+        rows = torch.arange(2 * q.num_rows, device=q.quants.device).view(2, self._hparams.num_q_heads, -1)
+        return select_rows(concat_rows([q, gate]), rows.transpose(0, 1).flatten())
+
+    def _head_norm(self, short: str, rotation: Rotation) -> Tensor:
+        weight, order = self._values(short), self._order(1)
+        if order is not None:
+            weight = weight[order.to(weight.device)]
+        return weight if rotation.norm_factor is None else weight * rotation.norm_factor
 
     def _delta_net(self) -> DeltaNetLayer:
         parts = [self._weight("attn_qkv.weight"), self._weight("attn_gate.weight")]
@@ -131,7 +168,8 @@ class _LayerLoader:
         return plain_weight(self._values(short))
 
     def _dense(self) -> DenseFFN:
-        return DenseFFN(*self._pair("ffn_gate.weight", "ffn_up.weight"), self._weight("ffn_down.weight"))
+        is_gelu = self._hparams.architecture == "gemma3"
+        return DenseFFN(*self._pair("ffn_gate.weight", "ffn_up.weight"), self._weight("ffn_down.weight"), is_gelu)
 
     def _pair(self, gate: str, up: str) -> tuple[QuantWeight, QuantWeight]:
         """Two matrices of one format; where the file has two, both become plain numbers."""

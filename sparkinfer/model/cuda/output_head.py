@@ -34,4 +34,5 @@ class OutputHead:
         out = torch.empty(rows.shape[0], self.vocab_size, device=rows.device)
         quantize_rows(rows, weights.output_norm, hidden)
         quant_gemv(hidden, [weights.output], weights.eps, out=out)
+        weights.ends.leave(out)
         return out[:num_rows]

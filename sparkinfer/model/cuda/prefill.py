@@ -24,7 +24,7 @@ from sparkinfer.model.cuda import dequantize
 from sparkinfer.model.cuda.chunked_delta_rule import chunked_delta_rule, plain_delta_rule
 from sparkinfer.model.cuda.output_head import OutputHead
 from sparkinfer.model.cuda.pools import DecodePools
-from sparkinfer.model.cuda.weights import AttentionLayer, DecodeWeights, DeltaNetLayer, DenseFFN, ExpertFFN
+from sparkinfer.model.cuda.weights import AttentionLayer, DecodeLayer, DecodeWeights, DeltaNetLayer, DenseFFN, ExpertFFN
 
 F16_MAX = 65504.0
 
@@ -80,18 +80,23 @@ class Prefill:
             if chunk.start == 0:
                 self._pools.reset(chunk.slot)
         x = dequantize.rows(weights.embedding, batch.input_ids)
+        weights.ends.enter(x, weights.eps)
         for index, layer in enumerate(weights.layers):
             hidden = rms_norm(x, layer.attn_norm, weights.eps)
             if isinstance(layer.mixer, AttentionLayer):
-                x = x + self._attention(layer.mixer, index, hidden, batch)
+                added = self._attention(layer.mixer, index, hidden, batch)
             else:
-                x = x + self._delta_net(layer.mixer, index, hidden, batch)
+                added = self._delta_net(layer.mixer, index, hidden, batch)
+            x = x + self._post_normed(added, layer, 0)
             hidden = rms_norm(x, layer.ffn_norm, weights.eps)
             if isinstance(layer.ffn, ExpertFFN):
                 x = x + self._experts(layer.ffn, hidden)
             else:
-                x = x + self._dense(layer.ffn, hidden)
+                x = x + self._post_normed(self._dense(layer.ffn, hidden), layer, 1)
         return x
+
+    def _post_normed(self, x: Tensor, layer: DecodeLayer, half: int) -> Tensor:
+        return x if layer.post_norms is None else rms_norm(x, layer.post_norms[half], self._weights.post_eps)
 
     def _matmul(self, x: Tensor, weight: QuantWeight) -> Tensor:
         """[num_tokens, num_cols] -> [num_tokens, num_rows] f32."""
@@ -112,21 +117,21 @@ class Prefill:
             projected += layer.bias
         q, k, v = rope_store_kv(
             projected, heads.num_q_heads, heads.num_kv_heads, heads.head_dim, heads.is_gated, batch.positions,
-            self._weights.inv_freq, layer.norms, self._weights.eps,
+            self._weights.inv_freq if layer.inv_freq is None else layer.inv_freq, layer.norms, self._weights.eps,
         )
         kv, scales = self._pools.kv[index], self._pools.kv_scales[index]
         assert kv is not None
         store_kv(k, v, *kv, batch.slot_mapping, scales)
         out = torch.empty_like(q)
         for chunk in batch.chunks:
-            out[chunk.rows] = self._attend(q[chunk.rows], index, chunk)
+            out[chunk.rows] = self._attend(q[chunk.rows], index, chunk, layer)
         if heads.is_gated:
             width = heads.num_q_heads * heads.q_stride
             gate = torch.unflatten(projected[:, :width], 1, (heads.num_q_heads, 2, heads.head_dim))[:, :, 1]
             out = out * torch.sigmoid(gate)
         return self._matmul(out.flatten(1), layer.output)
 
-    def _attend(self, q: Tensor, index: int, chunk: Chunk) -> Tensor:
+    def _attend(self, q: Tensor, index: int, chunk: Chunk, layer: AttentionLayer) -> Tensor:
         """q: [num_tokens, num_q_heads, head_dim] f32 -> same; keys and values are in the pool already."""
         kv, scales, block_size = self._pools.kv[index], self._pools.kv_scales[index], self._pools.block_size
         assert kv is not None
@@ -138,11 +143,14 @@ class Prefill:
             for i, cache in enumerate(kv)
         )
         mask = None
-        if chunk.start:
-            key_positions = torch.arange(chunk.end, device=self._device)
-            mask = key_positions <= torch.arange(chunk.start, chunk.end, device=self._device)[:, None]
+        is_cut = 0 < layer.window < chunk.end
+        if chunk.start or is_cut:
+            distance = torch.arange(chunk.start, chunk.end, device=self._device)[:, None]
+            distance = distance - torch.arange(chunk.end, device=self._device)
+            mask = (distance >= 0) & (distance < layer.window) if is_cut else distance >= 0
         query, keys, values = (x.to(self._dtype).transpose(0, 1)[None] for x in (q, keys, values))
-        out = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, is_causal=mask is None)
+        out = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, is_causal=mask is None,
+                                             scale=layer.scale)
         return out[0].transpose(0, 1).float()
 
     def _delta_net(self, layer: DeltaNetLayer, index: int, hidden: Tensor, batch: PrefillBatch) -> Tensor:
@@ -180,6 +188,9 @@ class Prefill:
         return out
 
     def _dense(self, ffn: DenseFFN, hidden: Tensor) -> Tensor:
+        if ffn.is_gelu:
+            gate, up = self._matmul(hidden, ffn.gate), self._matmul(hidden, ffn.up)
+            return self._matmul(F.gelu(gate, approximate="tanh") * up, ffn.down)
         return self._swiglu(hidden, ffn.gate, ffn.up, ffn.down)
 
     def _swiglu(self, x: Tensor, gate: QuantWeight, up: QuantWeight, down: QuantWeight) -> Tensor:
