@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 
 import httpx
@@ -22,6 +24,10 @@ def app(shared_app: AppServer) -> Iterator[AppServer]:
     pool, service = shared_app.pool, shared_app.service
     pool.script, pool.refusal, service.is_ready = echo, None, True
     shared_app.generations.is_draining = False
+    deadline = time.monotonic() + 10
+    while len(pool.router) and time.monotonic() < deadline:  # of clients that left a moment ago
+        threading.Event().wait(0.01)
+    shared_app.call(lambda: None)
     while not pool.aborts.empty():
         pool.aborts.get_nowait()
 
