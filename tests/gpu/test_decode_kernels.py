@@ -37,4 +37,5 @@ def test_formats_at_real_widths(kind: QuantFormat, num_cols: int, num_tokens: in
     weight = random_weight(77, num_cols, kind, "cuda", seed=3)  # no multiple of any tile
     out = torch.full((num_tokens, 77), torch.nan, device="cuda")
     quant_gemv(x, [weight], 1e-6, out=out)
-    assert relative_error(out, reference.quant_gemv(x, [weight], 1e-6)) < 1e-5
+    allowed = 1e-5 if num_tokens <= 4 or kind.is_float else 1e-3  # more rows: operands are f16 numbers
+    assert relative_error(out, reference.quant_gemv(x, [weight], 1e-6)) < allowed

@@ -11,6 +11,7 @@ from kernels.reference import quant_gemv as reference
 from tests.kernels.random_weights import random_weight
 
 EPS = 1e-6
+F16_ERROR = 1e-3  # both operands of five rows and more are f16 numbers, right to 2^-11
 
 
 def _activation(num_tokens: int, num_cols: int):  # type: ignore[no-untyped-def]
@@ -57,7 +58,7 @@ def test_few_rows_of_each_format(kind: QuantFormat) -> None:
     weight = random_weight(33, 768, kind, seed=3)
     out = torch.full((6, 33), torch.nan)
     quant_gemv(x, [weight], EPS, out=out)
-    assert _error(out, reference.quant_gemv(x, [weight], EPS)) < 1e-5
+    assert _error(out, reference.quant_gemv(x, [weight], EPS)) < F16_ERROR
 
 
 def test_few_rows_give_a_row_the_same_bits_whatever_its_number() -> None:
@@ -74,7 +75,7 @@ def test_few_rows_of_blocks_beside_plain_numbers() -> None:
                random_weight(2, 256, QuantFormat.F32, seed=2)]
     out = torch.full((6, 25), torch.nan)
     quant_gemv(x, weights, EPS, out=out)
-    assert _error(out, reference.quant_gemv(x, weights, EPS)) < 1e-5
+    assert _error(out, reference.quant_gemv(x, weights, EPS)) < F16_ERROR
 
 
 def test_a_zero_row_gives_zeros() -> None:
