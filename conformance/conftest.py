@@ -51,6 +51,6 @@ def server(embedded_model: Path) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def scripted_server(embedded_model: Path) -> Iterator[Server]:
-    """All processes, but for the forward."""
-    with Server(embedded_model, *SCRIPTED, "model.max_output_tokens=64") as running:
+    """All processes, with a model that says what the prompt tells it to."""
+    with Server(embedded_model, *SCRIPTED, "model.max_output_tokens=256") as running:
         yield running

@@ -18,6 +18,12 @@ CALLS = {
 }
 
 
+def told_to_call(name: str) -> str:
+    """A prompt that makes the scripted runner call the tool, and then end."""
+    call = f'<tool_call>\n{{"name": "{name}", "arguments": {CALLS[name]}}}\n</tool_call>'
+    return f"<<say>>{call}<</say>><<say>>That was all.<</say>>"
+
+
 def call_once(request: Request) -> Iterable[list[Any]]:
     """Reason, speak and call; or, once there are results, repeat the last of them."""
     prompt = request.prompt

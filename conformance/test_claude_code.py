@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from conformance.scripted import MARK
+from conformance.scripted import MARK, told_to_call
 from tests.api.app_server import AppServer
 from tests.system.harness import Server
 
@@ -23,7 +23,7 @@ def claude(npm_bin: Path, home: Path, url: str, prompt: str, *options: str) -> l
         "ANTHROPIC_MODEL": "local",
         "ANTHROPIC_DEFAULT_HAIKU_MODEL": "local",
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-        "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "48",
+        "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "128",
         "DISABLE_AUTOUPDATER": "1",
     }
     command = [str(npm_bin / "claude"), "-p", prompt, "--output-format", "stream-json", "--verbose", *options]
@@ -59,6 +59,14 @@ def test_the_embedded_model_answers(server: Server, npm_bin: Path, tmp_path: Pat
     assert answers[0]["content"][0]["text"]
     assert answers[0]["usage"]["input_tokens"] > 50
     assert printed[-1]["usage"]["output_tokens"] > 0  # so small a model may not come to an end within its limit
+
+
+def test_a_call_through_all_processes(scripted_server: Server, npm_bin: Path, tmp_path: Path) -> None:
+    options = ("--tools", "Bash", "--allowedTools", "Bash", "--system-prompt", "You are a helpful assistant.")
+    printed = claude(npm_bin, tmp_path, scripted_server.url, told_to_call("Bash"), *options)
+    results = [line["tool_use_result"]["stdout"] for line in printed if line["type"] == "user"]
+    assert results == [MARK]
+    assert (printed[-1]["is_error"], printed[-1]["result"]) == (False, "That was all.")
 
 
 def test_a_prompt_that_is_too_long_is_understood(server: Server, npm_bin: Path, tmp_path: Path) -> None:

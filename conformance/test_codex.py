@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from conformance.scripted import MARK
+from conformance.scripted import MARK, told_to_call
 from sparkinfer.request import FinishReason
 from tests.api.app_server import AppServer
 from tests.api.scripts import says
@@ -73,10 +73,12 @@ def test_an_answer_without_room_is_an_answer(app: AppServer, npm_bin: Path, tmp_
     assert app.pool.submitted.qsize() == 1  # asked once: nothing was retried
 
 
-def test_all_processes_answer(scripted_server: Server, npm_bin: Path, tmp_path: Path) -> None:
-    events = codex(npm_bin, tmp_path, scripted_server.url, "Say hello.")
-    assert events[-1]["type"] == "turn.completed", events
-    assert events[-1]["usage"]["input_tokens"] > 50
+def test_a_call_through_all_processes(scripted_server: Server, npm_bin: Path, tmp_path: Path) -> None:
+    events = codex(npm_bin, tmp_path, scripted_server.url, told_to_call("exec_command"))
+    (command,) = items(events, "command_execution")
+    assert MARK in command["aggregated_output"]
+    assert [item["text"] for item in items(events, "agent_message")] == ["That was all."]
+    assert events[-1]["type"] == "turn.completed"
 
 
 def test_a_prompt_that_is_too_long_is_understood(server: Server, npm_bin: Path, tmp_path: Path) -> None:
