@@ -11,6 +11,8 @@ Owns the layout; never knows a grammar or a token. Which row belongs to which se
 
     row (stride = 64 + 4 x num_words rounded up to 64)   writer: the text worker that owns the sequence
          0      8                 position, u64          2^64 - 1: no mask here
+         8      4                 number of forced tokens, i32, 0..13
+        12      4 x 13            forced tokens, i32     what must come from `position` on; the mask allows the first
         64      4 x num_words     mask, i32              bit i of word w: token 32 w + i is allowed
 
 num_words = ceil(vocab_size / 32). Reader: the gpu scheduler.
@@ -24,6 +26,7 @@ NOTE: as in ipc/ring.py, the order of stores is x86-64's; aarch64 would need bar
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -32,13 +35,14 @@ import numpy.typing as npt
 from ipc.segment import Segment
 
 _MAGIC: Final = int.from_bytes(b"SPKMASK1", "little")
-_VERSION: Final = 1
+_VERSION: Final = 2
 _HEADER_BYTES: Final = 64
 _LINE_BYTES: Final = 64
 _NO_POSITION: Final = 2**64 - 1
 
 
 MAX_CHOICES: Final = 8
+MAX_FORCED: Final = 13  # tokens; what the line of the position has room for
 
 
 def rows_per_text_worker(max_num_seqs: int) -> int:
@@ -56,6 +60,7 @@ class MaskTable:
         stride = _row_stride(vocab_size)
         body = np.frombuffer(segment.buffer, np.uint8, num_rows * stride, _HEADER_BYTES).reshape(num_rows, stride)
         self._positions: npt.NDArray[np.uint64] = body[:, :8].view(np.uint64)[:, 0]
+        self._forced: npt.NDArray[np.int32] = body[:, 8:_LINE_BYTES].view(np.int32)
         self._rows: npt.NDArray[np.int32] = body[:, _LINE_BYTES : _LINE_BYTES + 4 * self.num_words].view(np.int32)
 
     @classmethod
@@ -97,7 +102,27 @@ class MaskTable:
         """
         self.clear(row)
         self._rows[row] = mask
+        self.force(row, ())
         self.mark_ready(row, position)
+
+    def force(self, row: int, token_ids: Sequence[int]) -> None:
+        """Text worker, between `clear` and `mark_ready`: only these may come, MAX_FORCED at most; none: a choice.
+
+        With tokens, the mask becomes that of the first.
+        """
+        forced = self._forced[row]
+        forced[0] = len(token_ids)
+        if token_ids:
+            forced[1 : 1 + len(token_ids)] = token_ids
+            word, bit = divmod(token_ids[0], 32)
+            self._rows[row] = 0
+            self._rows[row, word] = np.uint32(1 << bit).astype(np.int32)
+
+    def forced(self, row: int) -> list[int]:
+        """Gpu scheduler, for a row that is ready."""
+        forced = self._forced[row]
+        token_ids: list[int] = forced[1 : 1 + int(forced[0])].tolist()
+        return token_ids
 
     def mark_ready(self, row: int, position: int) -> None:
         """Text worker: what was written into `row(row)` since `clear` is the mask of `position`."""
@@ -115,6 +140,7 @@ class MaskTable:
         """Let go of the segment; rows handed out must be gone (BufferError otherwise). Closing twice is harmless."""
         self._positions = np.empty(0, np.uint64)
         self._rows = np.empty((0, self.num_words), np.int32)
+        self._forced = np.empty((0, 14), np.int32)
         self.segment.close()
 
 

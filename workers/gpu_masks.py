@@ -16,3 +16,7 @@ class TableMasks:
     def ready(self, mask_row: int, position: int) -> Any | None:
         """See MaskSource."""
         return self._table.row(mask_row) if self._table.ready(mask_row, position) else None
+
+    def forced(self, mask_row: int, position: int) -> list[int]:
+        """See MaskSource."""
+        return self._table.forced(mask_row) if self._table.ready(mask_row, position) else []

@@ -157,6 +157,7 @@ def _body(context: WorkerContext) -> int:
     plan = beside_pinned(plan, len(pinned), config)
     cache = _cache(config, hparams, plan)
     scheduler = Scheduler(config.scheduler, cache, plan.max_model_len)
+    scheduler.output_tokens.forced = TableMasks(context.mask_table)
     sink = RingSink(context)
     engine = Engine(scheduler, runner, sink)
     attach_disk(config, gguf, cache, runner, engine)

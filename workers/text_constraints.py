@@ -55,7 +55,7 @@ class Constraints:
         rows = range(first, first + count)
         self._masks = MaskWriter(context.mask_table, rows, self._stats, lambda request_id, reason: on_failure(
             request_id, RequestError(500, f"the grammar cannot go on: {reason}", code="grammar_failed")
-        ))  # fmt: skip
+        ), self._config.fast_forward)  # fmt: skip
         self._begun: dict[RequestId, int] = {}  # with the number of choices
 
     async def start(self) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from ipc.mask_table import MaskTable
+from ipc.mask_table import MAX_FORCED, MaskTable
 from sparkinfer.grammar.matcher import GrammarError, Matcher
 from sparkinfer.request import RequestId
 from workers.mask_stats import MaskStats
@@ -42,8 +42,14 @@ class ConstrainedChoice:
 class MaskWriter:
     """Used on the worker's event loop. A row's masks are all computed by the same thread."""
 
-    def __init__(self, table: MaskTable, rows: range, stats: MaskStats, on_failure: OnFailure) -> None:
-        """rows: those of this worker; what a worker before it left there is forgotten."""
+    def __init__(
+        self, table: MaskTable, rows: range, stats: MaskStats, on_failure: OnFailure, fast_forward: bool = True
+    ) -> None:
+        """rows: those of this worker; what a worker before it left there is forgotten.
+
+        fast_forward: tokens that leave no choice are told together
+        """
+        self._fast_forward = fast_forward
         self._table = table
         self._stats = stats
         self._on_failure = on_failure
@@ -52,7 +58,7 @@ class MaskWriter:
         self._choices: dict[tuple[RequestId, int], ConstrainedChoice] = {}
         self._loop = asyncio.get_running_loop()
         self._threads = [ThreadPoolExecutor(1, thread_name_prefix="mask") for _ in range(NUM_THREADS)]
-        self._news: list[list[tuple[ConstrainedChoice, int]]] = [[] for _ in range(NUM_THREADS)]
+        self._news: list[dict[int, tuple[ConstrainedChoice, list[int]]]] = [{} for _ in range(NUM_THREADS)]  # by row
         for row in rows:
             table.clear(row)
 
@@ -84,14 +90,15 @@ class MaskWriter:
         constrained = self._choices.get((request_id, choice))
         if constrained is not None:
             constrained.asked_at = time.monotonic()
-            self._news[constrained.row % NUM_THREADS].append((constrained, token_id))
+            news = self._news[constrained.row % NUM_THREADS]
+            news.setdefault(constrained.row, (constrained, []))[1].append(token_id)
 
     def flush(self) -> None:
         """Have the next masks of the choices pushed computed."""
         for news in self._news:
             if news:
-                jobs = [functools.partial(self._advance, *item) for item in news]
-                self._submit(news[0][0].row, jobs, [constrained for constrained, _ in news])
+                jobs = [functools.partial(self._advance, *item) for item in news.values()]
+                self._submit(next(iter(news)), jobs, [constrained for constrained, _ in news.values()])
                 news.clear()
 
     def end(self, request_id: RequestId, choice: int) -> None:
@@ -134,15 +141,18 @@ class MaskWriter:
 
     # On a thread of the row
 
-    def _advance(self, constrained: ConstrainedChoice, token_id: int) -> None:
+    def _advance(self, constrained: ConstrainedChoice, token_ids: list[int]) -> None:
+        """token_ids: several where the grammar left no choice."""
         if not constrained.is_open:
             return
         try:
-            constrained.matcher.accept(token_id)
+            for token_id in token_ids:
+                constrained.matcher.accept(token_id)
         except GrammarError as error:
             self._fail(constrained, str(error))
             return
-        constrained.position += 1
+        constrained.position += len(token_ids)
+        self._stats.num_forced_tokens += len(token_ids) - 1
         self._publish(constrained)
 
     def _publish(self, constrained: ConstrainedChoice) -> None:
@@ -153,6 +163,7 @@ class MaskWriter:
         try:
             table.clear(row)
             constrained.matcher.fill(table.row(row))
+            table.force(row, constrained.matcher.forced()[:MAX_FORCED] if self._fast_forward else ())
         except GrammarError as error:
             self._fail(constrained, str(error))
             return

@@ -153,9 +153,9 @@ class CacheManager:
             return
         for row in output.scheduled:
             if row.token_ids is not None:
-                lease = self._leases.get(row.sequence)
-                if lease is not None:
-                    self._insert(row.sequence, lease, lease.data, row.start + row.num_tokens)
+                if (lease := self._leases.get(row.sequence)) is not None:
+                    known = min(row.start + row.num_tokens, len(lease.data) // 4)  # forced tokens came later
+                    self._insert(row.sequence, lease, lease.data, known)
                     self._shared_prefill.advance(row.sequence)
         cache.epoch += 1
         output.epoch = cache.epoch

@@ -22,6 +22,12 @@ class MaskSource(Protocol):
         returns numpy [num_words] int32, unchanged until that token has been published
         """
 
+    def forced(self, mask_row: int, position: int) -> Sequence[int]:
+        """The tokens from `position` on that leave no choice, as far as known; as long unchanged as the mask.
+
+        The mask then allows the first of them alone.
+        """
+
 
 def allows(mask: Sequence[int], token_id: int) -> bool:
     """

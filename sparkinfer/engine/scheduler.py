@@ -9,6 +9,7 @@ from sparkinfer.config import SchedulerConfig
 from sparkinfer.engine.admission_control import AdmissionControl
 from sparkinfer.engine.cache_manager import CacheManager
 from sparkinfer.engine.open_requests import OpenRequests
+from sparkinfer.engine.output_tokens import OutputTokens
 from sparkinfer.engine.placement import Placement
 from sparkinfer.engine.scheduler_output import SchedulerOutput, StepResult, mark_late, row_errors
 from sparkinfer.engine.sequence import BlockId, Sequence, SequenceStatus
@@ -43,6 +44,7 @@ class Scheduler:
         self._admission_control = AdmissionControl(config, max_model_len, capacity_tokens)
         self._placement = Placement(self._cache, config.max_num_seqs, config.admission == "reserve")
         self._step = StepBuilder(config)
+        self.output_tokens = OutputTokens(cache.block_size)
         self._waiting = WaitingQueue(self._cache.should_wait)
         self._running: list[Sequence] = []
         self.open_requests = OpenRequests()
@@ -131,14 +133,9 @@ class Scheduler:
                 continue
             if sequence.first_token_at is None:
                 sequence.first_token_at = now
-            if token_id in sequence.stop_token_ids:
-                self._finish(sequence, FinishReason.STOP, now)
-                continue
-            sequence.output_token_ids.append(token_id)
-            events.sequences.append(sequence)
-            events.token_ids.append(token_id)
-            if len(sequence.output_token_ids) >= sequence.max_output_tokens:
-                self._finish(sequence, FinishReason.LENGTH, now)
+            reason = self.output_tokens.take(row, token_id, events)
+            if reason is not None:
+                self._finish(sequence, reason, now)
         events.add_logprobs(rows, result.logprobs)
         events.add_scores(output, result, now)
         for sequence in output.ends:
