@@ -2,10 +2,10 @@
 
 A filter keeps the tokens whose logit is at least a cut-off, and each cut-off is the largest t with F(t) >= target, F
 being how many tokens (top_k) or how much probability (top_p) lie at t or above. As 32-bit numbers that order like the
-floats, t is found five bits a launch: every program counts its part of a row above 32 candidates and adds the counts
+floats, t is found four bits a launch: every program counts its part of a row above 16 candidates and adds the counts
 up with integer atomics, so order does not matter. Probabilities are fixed-point multiples of 2^-40 of the best token's.
 The winner has the largest logit + Gumbel noise; the noise is a hash of (key, token id).
-Bytes moved: the logits, once per launch (from L2: at most 17 launches).
+Bytes moved: the logits, once per launch (from L2: at most 20 launches).
 Reference:   kernels/reference/draw_tokens.py
 """
 
@@ -19,10 +19,10 @@ import triton.language as tl
 from torch import Tensor
 
 CHUNK = 2048  # logits a program works on
-DIGITS = 7    # launches for a cut-off: 5 bits each, the last one 2
+DIGITS = 8    # launches for a cut-off, 4 bits each
 # Scratch of a row, int64 words, zeros at the start: the best logit, the winner, then for top_k and for top_p the
 # cut-off before each launch and what each launch counted.
-_WIDTH, _TOP_K = 32, 2
+_WIDTH, _TOP_K = 16, 2
 _TOP_P = _TOP_K + DIGITS * (1 + _WIDTH)
 _SCRATCH = _TOP_P + DIGITS * (1 + _WIDTH)
 
@@ -53,16 +53,21 @@ class DrawFilters:
 
 @triton.jit
 def _ordered(x):
-    """f32 -> int64 in [0, 2^32) that orders as the floats do; both zeros are one number."""
+    """f32 -> uint32 that orders as the floats do; both zeros are one number."""
     bits = (x + 0.0).to(tl.int32, bitcast=True)
-    return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64) + 0x80000000
+    return (bits ^ ((bits >> 31) | -0x80000000)).to(tl.uint32, bitcast=True)
 
 
 @triton.jit
 def _float(ordered):
     """Inverse of `_ordered`."""
-    bits = (ordered - 0x80000000).to(tl.int32)
-    return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.float32, bitcast=True)
+    bits = ordered.to(tl.int32, bitcast=True)
+    return (bits ^ ((~bits >> 31) | -0x80000000)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _best(row_ptr):
+    return _float(tl.load(row_ptr + BEST).to(tl.uint32))
 
 
 @triton.jit
@@ -72,15 +77,15 @@ def _scale_kernel(x_ptr, temperature_ptr, y_ptr, scratch_ptr, num_cols, CHUNK: t
     x = tl.load(x_ptr + m * num_cols + offs, mask=offs < num_cols, other=float("-inf"))
     y = tl.div_rn(x, tl.zeros_like(x) + tl.load(temperature_ptr + m))
     tl.store(y_ptr + m * num_cols + offs, y, mask=offs < num_cols)
-    tl.atomic_max(scratch_ptr + m * SCRATCH + BEST, tl.max(_ordered(y), axis=0))
+    tl.atomic_max(scratch_ptr + m * SCRATCH + BEST, tl.max(_ordered(y).to(tl.int64), axis=0))
 
 
 @triton.jit
 def _narrow(filter_ptr, target, digit):
-    """The cut-off after launch number `digit`, from the one before it; counts fall along the 32 candidates."""
+    """The cut-off after launch number `digit`, from the one before it; counts fall along the candidates."""
     counts = tl.load(filter_ptr + COUNTS + digit * WIDTH + tl.arange(0, WIDTH))
-    found = tl.sum((counts.to(tl.float64) >= target).to(tl.int64), axis=0) - 1
-    return tl.load(filter_ptr + digit) + (tl.maximum(found, 0) << tl.maximum(27 - 5 * digit, 0))
+    found = tl.sum((counts.to(tl.float64) >= target).to(tl.int32), axis=0) - 1
+    return tl.load(filter_ptr + digit).to(tl.uint32) + (tl.maximum(found, 0) << (28 - 4 * digit)).to(tl.uint32)
 
 
 @triton.jit
@@ -97,39 +102,44 @@ def _weight_target(row_ptr, top_p_ptr, m):
 @triton.jit(do_not_specialize=["digit"])
 def _digit_kernel(
     y_ptr, scratch_ptr, top_k_ptr, top_p_ptr, num_cols, digit, IS_TOP_P: tl.constexpr, CHUNK: tl.constexpr,
+    PIECE: tl.constexpr,
 ):
-    """One more digit of a cut-off: top_p's among what top_k keeps, or top_k's."""
+    """One more digit of a cut-off: top_p's among what top_k keeps, or top_k's. A thread has all candidates of its
+    tokens, so nothing is exchanged before the sums."""
     m = tl.program_id(1).to(tl.int64)
     is_off = tl.load(top_p_ptr + m) >= 1.0 if IS_TOP_P else tl.load(top_k_ptr + m) <= 0
     if is_off:
         return
     row_ptr = scratch_ptr + m * SCRATCH
     filter_ptr = row_ptr + (TOP_P if IS_TOP_P else TOP_K)
-    base = tl.zeros((), tl.int64)
+    base = tl.zeros((), tl.uint32)
     if digit > 0:
         target = _weight_target(row_ptr, top_p_ptr, m) if IS_TOP_P else _count_target(top_k_ptr, m, num_cols)
         base = _narrow(filter_ptr, target, digit - 1)
         if tl.program_id(0) == 0:
-            tl.store(filter_ptr + digit, base)
+            tl.store(filter_ptr + digit, base.to(tl.int64))
     floor = base
     if IS_TOP_P:
         floor = _narrow(row_ptr + TOP_K, _count_target(top_k_ptr, m, num_cols), LAST_DIGIT)
-        best = _float(tl.load(row_ptr + BEST))
-    shift = tl.maximum(27 - 5 * digit, 0).to(tl.int64)
-    candidate = tl.arange(0, WIDTH)[None, :]
-    PIECE: tl.constexpr = 256
-    counts = tl.zeros((PIECE, WIDTH), tl.int64)
+        best = _best(row_ptr)
+    shift = (28 - 4 * digit).to(tl.uint32)
+    candidate = tl.arange(0, WIDTH)[:, None]
+    counts = tl.zeros((WIDTH, PIECE), tl.int64 if IS_TOP_P else tl.int32)
     for start in tl.static_range(0, CHUNK, PIECE):
         offs = tl.program_id(0) * CHUNK + start + tl.arange(0, PIECE)
-        y = tl.load(y_ptr + m * num_cols + offs, mask=offs < num_cols, other=float("-inf"))
+        inside = offs < num_cols
+        y = tl.load(y_ptr + m * num_cols + offs, mask=inside, other=float("-inf"))
         ordered = _ordered(y)
-        above = tl.where(ordered >= base, tl.minimum((ordered - base) >> shift, WIDTH - 1), -1)
-        amount = (offs < num_cols).to(tl.int64)
+        above = tl.minimum((ordered - base) >> shift, WIDTH - 1).to(tl.int32)
+        above = tl.where(inside & (ordered >= base), above, -1)[None, :]
         if IS_TOP_P:
-            weight = (tl.where(y <= best, tl.exp(y - best), 0.0) * 1099511627776.0 + 0.5).to(tl.int64)  # no NaN
-            amount = tl.where(ordered >= floor, weight, 0)
-        counts += tl.where(above.to(tl.int32)[:, None] >= candidate, amount[:, None], 0)
-    tl.atomic_add(filter_ptr + COUNTS + digit * WIDTH + tl.arange(0, WIDTH), tl.sum(counts, axis=0))
+            weight = tl.where(y <= best, tl.exp(y - best), 0.0) * 1099511627776.0 + 0.5  # no NaN
+            weight = tl.where(ordered >= floor, weight, 0.0).to(tl.int64)
+            counts += tl.where(above >= candidate, weight[None, :], 0)
+        else:
+            counts += (above >= candidate).to(tl.int32)
+    total = tl.sum(counts, axis=1).to(tl.int64)
+    tl.atomic_add(filter_ptr + COUNTS + digit * WIDTH + tl.arange(0, WIDTH), total)
 
 
 @triton.jit
@@ -168,7 +178,7 @@ def _perturb_kernel(
     y = tl.load(y_ptr + m * num_cols + offs, mask=offs < num_cols, other=float("-inf"))
     kept = offs < num_cols
     if HAS_FILTERS:
-        kept = kept & (y >= _float(tl.load(row_ptr + BEST)) + tl.load(log_min_p_ptr + m))
+        kept = kept & (y >= _best(row_ptr) + tl.load(log_min_p_ptr + m))
         if tl.load(top_k_ptr + m) > 0:
             kept = kept & (_ordered(y) >= _narrow(row_ptr + TOP_K, _count_target(top_k_ptr, m, num_cols), LAST_DIGIT))
         if tl.load(top_p_ptr + m) < 1.0:
@@ -176,7 +186,7 @@ def _perturb_kernel(
     low = tl.zeros_like(offs) + tl.load(low_ptr + m)
     high = tl.zeros_like(offs) + tl.load(high_ptr + m)
     noisy = tl.where(kept, y + gumbel(low, high, offs), float("-inf"))
-    tl.atomic_max(row_ptr + WINNER, tl.max((_ordered(noisy) << 31) | (LAST_ID - offs), axis=0))
+    tl.atomic_max(row_ptr + WINNER, tl.max((_ordered(noisy).to(tl.int64) << 31) | (LAST_ID - offs), axis=0))
 
 
 @triton.jit
@@ -207,7 +217,7 @@ def draw_tokens(logits: Tensor, temperature: Tensor, keys: Tensor, filters: Draw
         for is_top_p, is_used in ((False, filters.has_top_k), (True, filters.has_top_p)):
             for digit in range(DIGITS if is_used else 0):
                 _digit_kernel[grid](scaled, scratch, top_k, top_p, num_cols, digit, IS_TOP_P=is_top_p, CHUNK=CHUNK,
-                                    num_warps=8)
+                                    PIECE=256, num_warps=8)
     _perturb_kernel[grid](scaled, scratch, keys[0], keys[1], top_k, top_p, log_min_p, num_cols,
                           HAS_FILTERS=filters is not None, CHUNK=CHUNK)
     _winner_kernel[(num_rows,)](scratch, ids, num_cols)

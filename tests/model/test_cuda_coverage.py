@@ -11,7 +11,7 @@ from kernels.reference.rope import rope_angles, rope_halves, rope_interleaved
 from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.checkpoint.hparams import HParams
 from sparkinfer.model.cuda.coverage import why_not_covered
-from sparkinfer.model.cuda.loader import half_order
+from sparkinfer.model.cuda.rotation import half_order
 from tests.model.tiny import tiny_gguf
 
 

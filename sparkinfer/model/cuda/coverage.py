@@ -8,7 +8,6 @@ from __future__ import annotations
 from sparkinfer.checkpoint.ggml_type import GGMLType
 from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.checkpoint.hparams import HParams
-from sparkinfer.checkpoint.rope_params import RopeParams
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "qwen3moe", "qwen35", "qwen35moe", "gemma3", "muse-glimmer")
 
@@ -45,8 +44,3 @@ def _unfit_tensors(gguf: GGUFFile, hparams: HParams) -> str | None:
         if owner is not None and owner.ggml_type != GGMLType.NVFP4:
             return f"{owner.name} in {owner.ggml_type.name} with a factor beside it"
     return None
-
-
-def is_permuted(rope: RopeParams) -> bool:
-    """Whether query and key rows are reordered at load: the kernels rotate halves, the file pairs neighbours."""
-    return rope.is_interleaved

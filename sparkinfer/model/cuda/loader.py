@@ -16,10 +16,8 @@ from kernels.repack import concat_rows, select_rows
 from kernels.rope_store_kv import HeadShape
 from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.checkpoint.hparams import HParams
-from sparkinfer.model.cuda import dequantize
-from sparkinfer.model.cuda.coverage import is_permuted
 from sparkinfer.model.cuda.expert_widths import widened
-from sparkinfer.model.cuda.rotation import Rotation, rotation_of
+from sparkinfer.model.cuda.rotation import Rotation, rotation_of, row_order
 from sparkinfer.model.cuda.tensor_reader import TensorReader, joined, plain_weight
 from sparkinfer.model.cuda.weights import (
     AttentionLayer,
@@ -66,18 +64,6 @@ def _ends(hparams: HParams) -> Ends:
     )
 
 
-def half_order(num_heads: int, head_dim: int, n_rot: int) -> Tensor:
-    """Row order that turns neighbouring rotary pairs into halves, head by head.
-
-    Queries and keys take the same order, so their products stay what they were.
-
-    >>> half_order(1, 6, 4).tolist()
-    [0, 2, 1, 3, 4, 5]
-    """
-    within = torch.cat((torch.arange(0, n_rot, 2), torch.arange(1, n_rot, 2), torch.arange(n_rot, head_dim)))
-    return (torch.arange(num_heads)[:, None] * head_dim + within).flatten()
-
-
 class _LayerLoader:
     """One layer's tensors under their short names."""
 
@@ -115,16 +101,11 @@ class _LayerLoader:
             return self._weight(short)
         return self._as_f32(short)
 
-    def _order(self, num_heads: int) -> Tensor | None:
-        rope = self._hparams.rope
-        return half_order(num_heads, self._hparams.head_dim, rope.dim) if is_permuted(rope) else None
-
     def _attention(self) -> AttentionLayer:
         hparams = self._hparams
-        q = self._weight("attn_q.weight", self._order(hparams.num_q_heads))
-        if self._has("attn_gate.weight"):
-            q = self._gated_queries(q)
-        k = self._weight("attn_k.weight", self._order(hparams.num_kv_heads))
+        order = row_order(hparams, hparams.num_q_heads)
+        q = self._gated_queries(order) if self._has("attn_gate.weight") else self._weight("attn_q.weight", order)
+        k = self._weight("attn_k.weight", row_order(hparams, hparams.num_kv_heads))
         qkv = joined([q, k, self._weight("attn_v.weight")])
         rotation = rotation_of(hparams, hparams.layer_types[self._layer], qkv[0].quants.device)
         norms = bias = None
@@ -137,16 +118,17 @@ class _LayerLoader:
         output = self._weight("attn_output.weight")
         return AttentionLayer(qkv, norms, output, bias, inv_freq, window, rotation.scale)
 
-    def _gated_queries(self, q: QuantWeight) -> QuantWeight:
+    def _gated_queries(self, order: Tensor | None) -> QuantWeight:
         """Each head's query rows, then the rows of its gate, which the file has in a matrix of its own."""
-        gate = self._weight("attn_gate.weight")
-        if gate.format != q.format:
-            q, gate = (plain_weight(dequantize.matrix(weight, torch.float16)) for weight in (q, gate))
-        rows = torch.arange(2 * q.num_rows, device=q.quants.device).view(2, self._hparams.num_q_heads, -1)
-        return select_rows(concat_rows([q, gate]), rows.transpose(0, 1).flatten())
+        q, gate = self._pair("attn_q.weight", "attn_gate.weight")
+        rows = torch.arange(2 * q.num_rows)
+        if order is not None:
+            rows[: q.num_rows] = order
+        rows = rows.view(2, self._hparams.num_q_heads, -1).transpose(0, 1).flatten()
+        return select_rows(concat_rows([q, gate]), rows.to(q.quants.device))
 
     def _head_norm(self, short: str, rotation: Rotation) -> Tensor:
-        weight, order = self._values(short), self._order(1)
+        weight, order = self._values(short), row_order(self._hparams, 1)
         if order is not None:
             weight = weight[order.to(weight.device)]
         return weight if rotation.norm_factor is None else weight * rotation.norm_factor

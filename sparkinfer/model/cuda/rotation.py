@@ -48,3 +48,21 @@ def _rope(hparams: HParams, layer_type: str, device: torch.device) -> Rope | Non
     if hparams.architecture in OWN_SLIDING_BASE and is_sliding:
         return sliding_rope_of(hparams, device)
     return rope_of(hparams, device)
+
+
+def half_order(num_heads: int, head_dim: int, n_rot: int) -> Tensor:
+    """Row order that turns neighbouring rotary pairs into halves, head by head.
+
+    Queries and keys take the same order, so their products stay what they were.
+
+    >>> half_order(1, 6, 4).tolist()
+    [0, 2, 1, 3, 4, 5]
+    """
+    within = torch.cat((torch.arange(0, n_rot, 2), torch.arange(1, n_rot, 2), torch.arange(n_rot, head_dim)))
+    return (torch.arange(num_heads)[:, None] * head_dim + within).flatten()
+
+
+def row_order(hparams: HParams, num_heads: int) -> Tensor | None:
+    """Order of the rows of queries or keys, None as they are: the kernels rotate halves, some files pair neighbours."""
+    rope = hparams.rope
+    return half_order(num_heads, hparams.head_dim, rope.dim) if rope.is_interleaved else None
