@@ -73,6 +73,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, tag="generate", omit_d
     uses_cache: bool = True
     explain_cache: bool = False
     mask_rows: list[int] = []         # per choice, its row in the mask table; empty: unconstrained
+    sent_at: float                    # CLOCK_MONOTONIC in seconds, one for all processes; times count from here
 
 
 class PeerUp(msgspec.Struct, frozen=True, tag="peer_up"):
@@ -120,12 +121,12 @@ class SequenceFinished(msgspec.Struct, frozen=True, tag="finished", array_like=T
     choice: int
     finish_reason: int                # FinishReason
     num_cached_tokens: int
-    ttft_ms: float                    # admission -> first token sampled
-    generation_ms: float              # admission -> end
+    ttft_ms: float                    # Generate.sent_at -> first token sampled
+    generation_ms: float              # Generate.sent_at -> end
     status: int = 0                   # HTTP status when finish_reason is ERROR, else 0
     code: str | None = None
     message: str | None = None
-    queue_ms: float = 0.0             # admission -> first step
+    queue_ms: float = 0.0             # Generate.sent_at -> first step
     cache: CacheReport | None = None  # when the request asked for it
 
 

@@ -109,7 +109,7 @@ class GpuScheduler:
             prompt_token_ids = np.frombuffer(message.prompt_token_ids, dtype="<i4").tolist()
             self._engine.submit(
                 message.request_id, message.reply_to, prompt_token_ids, message.sampling, message.n, message.priority,
-                message.client_id, self._hints(message), tuple(message.mask_rows),
+                message.client_id, self._hints(message), tuple(message.mask_rows), message.sent_at,
             )
             self._context.status.add_gauge(GpuGauge.REQUESTS, 1)
             self._context.status.add_gauge(GpuGauge.PROMPT_TOKENS, len(prompt_token_ids))

@@ -6,7 +6,6 @@ Owns the listening socket and the life of the process; the work is done by the h
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,7 +38,6 @@ log = logging.getLogger("http")
 HOUSEKEEPING_S = 1.0
 PEERS_S = 5.0  # how long a worker that was started again waits for its peers before it listens
 CLOSE_S = 0.2  # what idle connections may take to close at the end
-GC_THRESHOLD = 50_000  # allocations between young collections; the default of 700 runs one every few tokens
 
 
 class HttpFrontend:
@@ -70,9 +68,6 @@ class HttpFrontend:
         serving = asyncio.gather(*(server.serve() for server in servers))
         self._housekeeping()
         self._keep_alive()
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(GC_THRESHOLD, 20, 20)
         self._context.ready()
         stopping = asyncio.ensure_future(self._stop.wait())
         await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)

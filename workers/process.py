@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import faulthandler
+import gc
 import logging
 import os
 import resource
@@ -41,6 +42,7 @@ from sparkinfer.log import setup_logging
 EXIT_CLEAN, EXIT_CRASHED, EXIT_BOOT, EXIT_CONFIG = 0, 1, 3, 4
 EXIT_CUT = 2  # a drain cut requests off; the supervisor exits with 1 then
 HEARTBEAT_S = 0.5
+GC_THRESHOLD = 50_000  # allocations between young collections; the default of 700 runs one every few tokens
 BACKLOG_BYTES = 64 << 20  # what may wait for a peer that does not read before its requests are given up
 
 log = logging.getLogger("process")
@@ -109,7 +111,13 @@ class WorkerContext:
         self.inbox: Inbox[Any] = Inbox(inbox(spec.run_dir, spec.name, spec.generation), inbox_decoder)
 
     def ready(self) -> None:
-        """Report READY: from here on the supervisor announces this worker to its peers."""
+        """Report READY: from here on the supervisor announces this worker to its peers.
+
+        What is there now stays: no later collection of garbage looks at it, which would take as long as many steps.
+        """
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(GC_THRESHOLD, 20, 20)
         self.status.beat()
         self.status.state = WorkerState.READY
 

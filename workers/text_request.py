@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
+import time
 from collections.abc import Iterator
 
 import msgspec
@@ -84,6 +85,7 @@ class OpenRequest:
             uses_cache=request.uses_cache,
             explain_cache=request.explain_cache,
             mask_rows=mask_rows,
+            sent_at=time.monotonic(),
         )
 
     @property

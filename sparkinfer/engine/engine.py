@@ -90,20 +90,23 @@ class Engine:
         client_id: int = 0,
         hints: PrefixHints = NO_HINTS,
         mask_rows: tuple[int, ...] = (),
+        arrived_at: float | None = None,
     ) -> None:
         """Queue `n` sequences over one prompt, choice i with seed + i.
 
-        sampling:  its stop_token_ids are all there are; an Engine knows no model's own
-        mask_rows: where each choice's masks are; empty: nothing constrains them
+        sampling:   its stop_token_ids are all there are; an Engine knows no model's own
+        mask_rows:  where each choice's masks are; empty: nothing constrains them
+        arrived_at: when its waiting began, by the engine's clock, perhaps during the step before; None: now
         The next step tells the sink that they are queued, or that each of them has ended with an error.
         """
         stop_token_ids = frozenset(sampling.stop_token_ids)
         seed = request_id if sampling.seed is None else sampling.seed
         now = self._clock()
+        arrived_at = now if arrived_at is None else arrived_at
         sequences = [
             Sequence(
                 request_id, choice, reply_to, prompt_token_ids, msgspec.structs.replace(sampling, seed=seed + choice),
-                stop_token_ids, now, priority, client_id, hints,
+                stop_token_ids, arrived_at, priority, client_id, hints,
                 mask_rows[choice] if mask_rows else NO_MASK_ROW,
             )
             for choice in range(n)

@@ -22,6 +22,16 @@ def test_times_run_from_submission():
     assert (end.ttft_ms, end.generation_ms) == (1000.0, 2000.0)
 
 
+def test_times_include_a_wait_for_the_step_before():
+    clock = Clock()
+    engine, sink = make_engine(clock=clock, request_timeout_s=30.0)
+    engine.submit(RequestId(2), 0, [5, 6], sampling(max_tokens=1), arrived_at=clock.now - 30.0)
+    engine.submit(RequestId(1), 0, [5, 6], sampling(max_tokens=1), arrived_at=clock.now - 20.0)
+    run(engine)
+    assert (sink.finished[(1, 0)].queue_ms, sink.finished[(1, 0)].ttft_ms) == (20_000.0, 20_000.0)
+    assert sink.finished[(2, 0)].status_code == 504
+
+
 def test_a_step_lasts_from_the_end_of_the_one_before():
     clock = Clock()
 

@@ -51,7 +51,10 @@ INBOXES = [
         codec.GPU_INBOX,
         [
             *PEERS,
-            Generate(request_id=1, reply_to=0, generation=1, prompt_token_ids=b"\1\0\0\0", sampling=SAMPLING, n=2),
+            Generate(
+                request_id=1, reply_to=0, generation=1, prompt_token_ids=b"\1\0\0\0", sampling=SAMPLING, n=2,
+                sent_at=1.5,
+            ),
             Abort(9),
         ],
     ),
