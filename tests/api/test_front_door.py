@@ -9,7 +9,6 @@ import os
 import re
 import socket
 import ssl
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from sparkinfer.config import ServerConfig
 from sparkinfer.errors import ConfigError
 from sparkinfer.request import Request
 from tests.api.app_server import AppServer, finished
+from tests.certificates import make_certificate
 from workers.http_access_log import AccessLog
 from workers.http_api_keys import ApiKeys
 from workers.http_exchange import Exchange
@@ -191,14 +191,7 @@ def test_header_limits(app: AppServer) -> None:
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    folder = tmp_path_factory.mktemp("tls")
-    cert, key = str(folder / "cert.pem"), str(folder / "key.pem")
-    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost"
-    subprocess.run(
-        [*command.split(), "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    return cert, key
+    return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
 def test_tls(certificate: tuple[str, str]) -> None:

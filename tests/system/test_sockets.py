@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import signal
 import ssl
-import subprocess
 import threading
 import time
 from pathlib import Path
 
 import httpx
 
+from tests.certificates import make_certificate
 from tests.system.harness import SCRIPTED, Server
 
 BODY = {"messages": [{"role": "user", "content": "one two"}], "max_tokens": 4, "stream": True}
-
-
-def make_certificate(folder: Path) -> tuple[str, str]:
-    cert, key = str(folder / "cert.pem"), str(folder / "key.pem")
-    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost"
-    subprocess.run(
-        [*command.split(), "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    return cert, key
 
 
 def answers(client: httpx.Client, url: str) -> bool:
