@@ -3,9 +3,9 @@
     python ops/bench/pipeline_ttft.py                        # 1 and 16 streams, steps of 1 ms
 
 Each of the streams sends its next request as soon as its answer has ended. Added is what the client waited for the
-first text minus what the engine says it took itself (usage.ttft_ms: from the arrival of the tokenised prompt to the
-first token sampled); parsing, tokenizer, four process borders, detokenizer and SSE are in it, and so is the rest of the
-step that runs when the prompt arrives.
+first text minus what the engine says it took itself (usage.ttft_ms: from when the text worker sent the tokenised prompt
+to the first token sampled; the message's way and the rest of the step that was running are the engine's). Parsing,
+tokenizer, the other process borders, detokenizer and SSE are in it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Stream:
 
     def ask(self, number: int, tokens: int, prompt_words: int, port: int) -> None:
         prompt = f"Request {number}: {SIXTEEN_WORDS * (prompt_words // 16)}"  # which the scripted runner repeats
-        body = json.dumps({"prompt": prompt, "max_tokens": tokens, "stream": True})
+        length = tokens // 2 + number * 37 % tokens  # else all streams would end, and begin again, in the same step
+        body = json.dumps({"prompt": prompt, "max_tokens": length, "stream": True})
         head = f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
         self.received, self.first_at = b"", 0.0
         self.sent_at = time.perf_counter()
@@ -90,7 +91,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 16])
     parser.add_argument("--requests", type=int, default=60, help="of each stream")
-    parser.add_argument("--tokens", type=int, default=100, help="of each answer")
+    parser.add_argument("--tokens", type=int, default=100, help="of an answer on average")
     parser.add_argument("--prompt-words", type=int, default=64)
     parser.add_argument("--step-us", type=int, default=1000)
     parser.add_argument("--set", action="append", default=[], help="configuration override, section.key=value")
