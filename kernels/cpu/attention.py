@@ -8,7 +8,6 @@ not see add exact zeros.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from kernels.cpu.program import (
     BLOCK_SIZE,
@@ -19,9 +18,14 @@ from kernels.cpu.program import (
     TABLE_BYTES,
     TABLES,
     jit_kernel,
+    jit_part,
 )
 from kernels.cpu.rows import jit_quantize, jit_sigmoid
 from kernels.cpu.simd import (
+    Address,
+    Int,
+    Vector,
+    Void,
     exponential,
     largest_of,
     load,
@@ -32,6 +36,7 @@ from kernels.cpu.simd import (
     load_i64,
     maximum,
     multiply_add,
+    prefetch,
     spread,
     spread_at,
     store,
@@ -56,14 +61,20 @@ def scratch_bytes(head_dim: int) -> int:
     return 2 * 8 * TILE + 3 * TILE * head_dim * 4 + (MAX_QUERIES + 4) * TILE * 4 + 2 * state + 4096
 
 
-@njit
+@jit_part(Void, Address, Address, Int, Int, Int, Address, Int, Int, Int, Int, Int, Address, Address)
 def jit_locate(cache, scale, kind, first, end, table, block_size, row_bytes, heads, head, head_dim, addresses, values):
     """Addresses of the 64 rows from `first` on, those behind `end` repeating the last; as floats, copied if need be."""
-    head_offset = head * (row_bytes // heads)
+    cache += head * (row_bytes // heads)
+    block, offset, row, count = first // block_size, first % block_size, 0, end - first
     for j in range(TILE):
-        position = min(first + j, end - 1)
-        row = load_i32(table + 4 * (position // block_size)) * block_size + position % block_size
-        at = cache + row * row_bytes + head_offset
+        if j < count:
+            if offset == block_size:
+                block, offset = block + 1, 0
+            row = load_i32(table + 4 * block) * block_size + offset
+            offset += 1
+        at = cache + row * row_bytes
+        for i in range(0, row_bytes // heads, 64):
+            prefetch(at + i)
         if kind == KV_F32:
             store_i64(addresses + 8 * j, at)
             continue
@@ -78,10 +89,10 @@ def jit_locate(cache, scale, kind, first, end, table, block_size, row_bytes, hea
                 store(out + 4 * i, load_i8(at + i) * factor)
 
 
-@njit
-def jit_scores(q0, q1, q2, q3, keys, head_dim, out):
-    """Products of four queries and 64 keys; keys: [4][head_dim][16], out: [4][64]."""
-    for group in range(4):
+@jit_part(Void, Address, Address, Address, Address, Address, Int, Int, Address)
+def jit_scores(q0, q1, q2, q3, keys, groups, head_dim, out):
+    """Products of four queries and up to 64 keys; keys: [groups][head_dim][16], out: [4][64]."""
+    for group in range(groups):
         k = keys + group * head_dim * 64
         a0 = b0 = a1 = b1 = a2 = b2 = a3 = b3 = spread(ZERO)
         for i in range(0, head_dim, 2):
@@ -100,7 +111,7 @@ def jit_scores(q0, q1, q2, q3, keys, head_dim, out):
         store(out + 768 + 64 * group, a3 + b3)
 
 
-@njit
+@jit_part(Vector, Address, Address, Int, Int)
 def jit_weigh(scores, state, low, high):
     """Turn 64 scores of a query into weights, of which those from `low` to `high` count; rescale what it has so far.
 
@@ -126,37 +137,49 @@ def jit_weigh(scores, state, low, high):
     return factor
 
 
-@njit
+@jit_part(Void, *[Address] * 8, *[Vector] * 4, Address, Int, Int)
 def jit_gather(w0, w1, w2, w3, s0, s1, s2, s3, f0, f1, f2, f3, rows, count, head_dim):
     """Add the weighted values of a tile to the sums of four queries; count: of keys, rounded up to even."""
-    for i in range(0, head_dim, 16):
-        at = STATE + 4 * i
+    for i in range(0, 4 * head_dim, 128):
+        at, zero = STATE + i, spread(ZERO)
         a0, a1, a2, a3 = load(s0 + at) * f0, load(s1 + at) * f1, load(s2 + at) * f2, load(s3 + at) * f3
-        b0 = b1 = b2 = b3 = spread(ZERO)
-        for j in range(0, count, 2):
-            even, odd = load(load_i64(rows + 8 * j) + 4 * i), load(load_i64(rows + 8 * j + 8) + 4 * i)
-            a0 = multiply_add(spread_at(w0 + 4 * j), even, a0)
-            b0 = multiply_add(spread_at(w0 + 4 * j + 4), odd, b0)
-            a1 = multiply_add(spread_at(w1 + 4 * j), even, a1)
-            b1 = multiply_add(spread_at(w1 + 4 * j + 4), odd, b1)
-            a2 = multiply_add(spread_at(w2 + 4 * j), even, a2)
-            b2 = multiply_add(spread_at(w2 + 4 * j + 4), odd, b2)
-            a3 = multiply_add(spread_at(w3 + 4 * j), even, a3)
-            b3 = multiply_add(spread_at(w3 + 4 * j + 4), odd, b3)
-        store(s0 + at, a0 + b0)
-        store(s1 + at, a1 + b1)
-        store(s2 + at, a2 + b2)
-        store(s3 + at, a3 + b3)
+        at += 64
+        b0, b1, b2, b3 = load(s0 + at) * f0, load(s1 + at) * f1, load(s2 + at) * f2, load(s3 + at) * f3
+        c0 = c1 = c2 = c3 = d0 = d1 = d2 = d3 = zero
+        for j in range(0, 4 * count, 8):
+            row = load_i64(rows + 2 * j) + i
+            u, v = load(row), load(row + 64)
+            p0, p1, p2, p3 = spread_at(w0 + j), spread_at(w1 + j), spread_at(w2 + j), spread_at(w3 + j)
+            a0, b0 = multiply_add(p0, u, a0), multiply_add(p0, v, b0)
+            a1, b1 = multiply_add(p1, u, a1), multiply_add(p1, v, b1)
+            a2, b2 = multiply_add(p2, u, a2), multiply_add(p2, v, b2)
+            a3, b3 = multiply_add(p3, u, a3), multiply_add(p3, v, b3)
+            row = load_i64(rows + 2 * j + 8) + i
+            u, v = load(row), load(row + 64)
+            p0, p1, p2, p3 = spread_at(w0 + j + 4), spread_at(w1 + j + 4), spread_at(w2 + j + 4), spread_at(w3 + j + 4)
+            c0, d0 = multiply_add(p0, u, c0), multiply_add(p0, v, d0)
+            c1, d1 = multiply_add(p1, u, c1), multiply_add(p1, v, d1)
+            c2, d2 = multiply_add(p2, u, c2), multiply_add(p2, v, d2)
+            c3, d3 = multiply_add(p3, u, c3), multiply_add(p3, v, d3)
+        store(s0 + at, b0 + d0)
+        store(s1 + at, b1 + d1)
+        store(s2 + at, b2 + d2)
+        store(s3 + at, b3 + d3)
+        at -= 64
+        store(s0 + at, a0 + c0)
+        store(s1 + at, a1 + c1)
+        store(s2 + at, a2 + c2)
+        store(s3 + at, a3 + c3)
 
 
-@njit
+@jit_part(Void, Address, Int)
 def jit_clear(state, head_dim):
     store(state, spread(LOWEST))
     for i in range(0, head_dim + 16, 16):
         store(state + 64 + 4 * i, spread(ZERO))
 
 
-@njit
+@jit_part(Void, Address, Address, Int)
 def jit_join(total, part, head_dim):
     """Add a span's maximum, total and sums to those of the spans before it."""
     new = maximum(load(total), load(part))
@@ -167,14 +190,14 @@ def jit_join(total, part, head_dim):
         store(total + at, multiply_add(load(part + at), part_factor, load(total + at) * factor))
 
 
-@njit
+@jit_part(Void, Address, Address, Int)
 def jit_finish(state, out, head_dim):
     inverse = spread(np.float32(1.0) / sum_of(load(state + 64)))
     for i in range(0, head_dim, 16):
         store(out + 4 * i, load(state + STATE + 4 * i) * inverse)
 
 
-@njit
+@jit_part(Void, *[Int] * 15)
 def jit_tile(query, q_bytes, q_head, group, count, head_dim, keys, v_rows, scores, states, state_bytes, positions,
              start, num_keys, window):
     """64 keys from position `start` on for `count` query vectors, which see those up to their own position."""
@@ -184,7 +207,7 @@ def jit_tile(query, q_bytes, q_head, group, count, head_dim, keys, v_rows, score
         q1 = query + i1 // group * q_bytes + i1 % group * q_head
         q2 = query + i2 // group * q_bytes + i2 % group * q_head
         q3 = query + i3 // group * q_bytes + i3 % group * q_head
-        jit_scores(q0, q1, q2, q3, keys, head_dim, scores + 256 * q)
+        jit_scores(q0, q1, q2, q3, keys, (num_keys + 15) // 16, head_dim, scores + 256 * q)
     for q in range(0, count, 4):
         i1, i2, i3 = min(q + 1, count - 1), min(q + 2, count - 1), min(q + 3, count - 1)
         w0, w1, w2, w3 = scores + 256 * q, scores + 256 * i1, scores + 256 * i2, scores + 256 * i3
@@ -236,7 +259,7 @@ def attend_kernel(args, step, begin, end, thread):
                        head_dim, k_rows, k_floats)
             jit_locate(v_cache, load_i64(args + 88), kind, start, last, table, block_size, row_bytes, heads, head,
                        head_dim, v_rows, v_floats)
-            for g in range(4):
+            for g in range((min(last - start, TILE) + 15) // 16):
                 for i in range(0, head_dim, 16):
                     transpose(k_rows + 128 * g, 4 * i, keys + (g * head_dim + i) * 64)
             query = q_base + row * q_bytes + head * group * q_head

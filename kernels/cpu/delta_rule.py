@@ -8,11 +8,14 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
-from kernels.cpu.program import SPANS, jit_kernel
+from kernels.cpu.program import SPANS, jit_kernel, jit_part
 from kernels.cpu.rows import ZERO, jit_quantize, jit_root_mean_square, jit_sigmoid
 from kernels.cpu.simd import (
+    Address,
+    Float,
+    Int,
+    Void,
     load,
     load_f32,
     load_f64,
@@ -64,7 +67,7 @@ def conv_kernel(args, step, begin, end, thread):
                 store_f32(state + 12 * i + 4 * tap, carried[16 * tap + i])
 
 
-@njit
+@jit_part(Void, Address, Int, Float)
 def jit_l2_normalize(x, head_dim, factor):
     total = spread(ZERO)
     for i in range(0, head_dim, 16):

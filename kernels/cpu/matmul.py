@@ -6,9 +6,9 @@ A kernel is compiled per format, on first use.
 from __future__ import annotations
 
 from functools import cache
+from types import FunctionType
 from typing import Any
 
-from numba import literally, njit
 from numba.core import types
 from numba.core.errors import RequireLiteralValue
 from numba.extending import intrinsic
@@ -21,6 +21,7 @@ from kernels.cpu.simd import load_f32, load_i64, store_f32
 from kernels.quant_format import QuantFormat
 
 DENSE = ("f32", "f16", "bf16")
+WEIGHTS = ""  # in the function of a kernel: its format
 
 
 @intrinsic
@@ -43,10 +44,8 @@ def tile(context, weights, num_rows, panel, x, x_stride, out, out_stride, init, 
 # panels, panel_bytes, panels of one matrix, x (records or f32 rows), x_bytes, out (0: the logits), out_bytes, num_out,
 # init, init_bytes, init_panel_bytes, num_columns, word of the step with the number of rows, starts (0: one matrix; else
 # [num_matrices + 1], the first row of each matrix of a stack), active (the matrices with rows, then -1)
-@njit
-def jit_matmul(weights, args, step, begin, end, thread):
+def _matmul(args, step, begin, end, thread):
     """A panel: out[:, 16 of its columns] = init + x W^T. An init that is out itself adds; a single row is a bias."""
-    literally(weights)
     panels, panel_bytes, num_panels = load_i64(args), load_i64(args + 8), load_i64(args + 16)
     x_base, x_bytes, out_base, out_bytes = (
         load_i64(args + 24), load_i64(args + 32), load_i64(args + 40), load_i64(args + 48)
@@ -72,13 +71,13 @@ def jit_matmul(weights, args, step, begin, end, thread):
             place = out_base + row * out_bytes + 64 * panel
             out, stride = (place, out_bytes) if width == 16 else (spare, 64)
             if rows == 8:
-                tile(weights, 8, w, x, x_bytes, out, stride, init, init_bytes, columns)
+                tile(WEIGHTS, 8, w, x, x_bytes, out, stride, init, init_bytes, columns)
             elif rows == 4:
-                tile(weights, 4, w, x, x_bytes, out, stride, init, init_bytes, columns)
+                tile(WEIGHTS, 4, w, x, x_bytes, out, stride, init, init_bytes, columns)
             elif rows == 2:
-                tile(weights, 2, w, x, x_bytes, out, stride, init, init_bytes, columns)
+                tile(WEIGHTS, 2, w, x, x_bytes, out, stride, init, init_bytes, columns)
             else:
-                tile(weights, 1, w, x, x_bytes, out, stride, init, init_bytes, columns)
+                tile(WEIGHTS, 1, w, x, x_bytes, out, stride, init, init_bytes, columns)
             if width < 16:
                 for r in range(rows):
                     for i in range(width):
@@ -86,81 +85,10 @@ def jit_matmul(weights, args, step, begin, end, thread):
             row += rows
 
 
-def _q4_0(args, step, begin, end, thread):
-    jit_matmul("Q4_0", args, step, begin, end, thread)
-
-
-def _q4_1(args, step, begin, end, thread):
-    jit_matmul("Q4_1", args, step, begin, end, thread)
-
-
-def _q5_0(args, step, begin, end, thread):
-    jit_matmul("Q5_0", args, step, begin, end, thread)
-
-
-def _q5_1(args, step, begin, end, thread):
-    jit_matmul("Q5_1", args, step, begin, end, thread)
-
-
-def _q8_0(args, step, begin, end, thread):
-    jit_matmul("Q8_0", args, step, begin, end, thread)
-
-
-def _q4_k(args, step, begin, end, thread):
-    jit_matmul("Q4_K", args, step, begin, end, thread)
-
-
-def _q5_k(args, step, begin, end, thread):
-    jit_matmul("Q5_K", args, step, begin, end, thread)
-
-
-def _q6_k(args, step, begin, end, thread):
-    jit_matmul("Q6_K", args, step, begin, end, thread)
-
-
-def _iq4_nl(args, step, begin, end, thread):
-    jit_matmul("IQ4_NL", args, step, begin, end, thread)
-
-
-def _iq4_xs(args, step, begin, end, thread):
-    jit_matmul("IQ4_XS", args, step, begin, end, thread)
-
-
-def _mxfp4(args, step, begin, end, thread):
-    jit_matmul("MXFP4", args, step, begin, end, thread)
-
-
-def _f32(args, step, begin, end, thread):
-    jit_matmul("f32", args, step, begin, end, thread)
-
-
-def _f16(args, step, begin, end, thread):
-    jit_matmul("f16", args, step, begin, end, thread)
-
-
-def _bf16(args, step, begin, end, thread):
-    jit_matmul("bf16", args, step, begin, end, thread)
-
-
-_BY_WEIGHTS = {
-    "Q4_0": _q4_0,
-    "Q4_1": _q4_1,
-    "Q5_0": _q5_0,
-    "Q5_1": _q5_1,
-    "Q8_0": _q8_0,
-    "Q4_K": _q4_k,
-    "Q5_K": _q5_k,
-    "Q6_K": _q6_k,
-    "IQ4_NL": _iq4_nl,
-    "IQ4_XS": _iq4_xs,
-    "MXFP4": _mxfp4,
-    "f32": _f32,
-    "f16": _f16,
-    "bf16": _bf16,
-}
-
-
 @cache
 def matmul_kernel(weights: str) -> Any:
-    """The kernel for a QuantFormat's name, or for "f32", "f16" or "bf16"."""
-    return jit_kernel(_BY_WEIGHTS[weights])
+    """The kernel for a QuantFormat's name, or for "f32", "f16" or "bf16": the function above with that as WEIGHTS."""
+    name = f"matmul_{weights.lower()}"
+    function = FunctionType(_matmul.__code__, {**globals(), "WEIGHTS": weights}, name)
+    function.__qualname__ = name
+    return jit_kernel(function)

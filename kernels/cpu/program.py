@@ -15,7 +15,7 @@ from numba import cfunc, njit
 from numba.core import types
 
 from kernels.cpu import compile_cache
-from kernels.cpu.simd import I32, I64, _function, address, call, load_i64, store_i64
+from kernels.cpu.simd import I32, I64, _function, address, call, load_i64, store_i64, typed_intrinsic
 
 compile_cache.use_folder(compile_cache.HERE / "__pycache__")
 
@@ -44,9 +44,16 @@ def jit_kernel(function: Any) -> Any:
     return cfunc(KERNEL_SIGNATURE, cache=True)(function)
 
 
-def jit_part(function: Any) -> Any:
-    """A function that kernels call and that becomes a part of them."""
-    return njit(inline="never", boundscheck=False)(function)
+def jit_part(result: Any, *arguments: Any) -> Any:
+    """A function of fixed types that kernels call; it becomes a part of each and is not compiled by itself."""
+
+    def decorate(function: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            return context.compile_internal(builder, function, sig, args)
+
+        return typed_intrinsic(result, arguments, codegen)
+
+    return decorate
 
 
 def _call_kernel(b: Any, kernel: Any, *args: Any) -> None:
@@ -81,7 +88,7 @@ pause = _function(types.void, (), lambda b: call(b, "llvm.x86.sse2.pause", ir.Vo
 let_others_run = _function(types.void, (), lambda b: call(b, "sched_yield", I32))
 
 
-@njit(_I(_I, _I), cache=True)
+@jit_part(_I, _I, _I)
 def jit_wait(counter: int, wanted: int) -> int:
     """Until the counter has reached `wanted`."""
     spins = 0
@@ -94,7 +101,7 @@ def jit_wait(counter: int, wanted: int) -> int:
     return spins
 
 
-@njit(types.void(_I, _I, _I, _I, _I, _I), cache=True)
+@jit_part(types.void, _I, _I, _I, _I, _I, _I)
 def jit_run(program: int, length: int, step: int, counters: int, thread: int, num_threads: int) -> None:
     """A thread's share of all instructions."""
     waited = 0

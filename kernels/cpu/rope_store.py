@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+from numba.core import types
 
 from kernels.cpu.attention import KV_BF16, KV_F32
-from kernels.cpu.program import SLOTS, jit_kernel
+from kernels.cpu.program import SLOTS, jit_kernel, jit_part
 from kernels.cpu.rows import INT8_MAX, ZERO, jit_root_mean_square
 from kernels.cpu.simd import (
+    Address,
+    Float,
+    Int,
+    Void,
     largest_of,
     load,
     load_f16,
@@ -30,7 +34,7 @@ from kernels.cpu.simd import (
 ROPE_NONE, ROPE_HALVES, ROPE_INTERLEAVED = 0, 1, 2
 
 
-@njit
+@jit_part(Void, Address, Int, Address, types.float64, Address, Address, Int, Int, Float)
 def jit_norm_and_turn(x, head_dim, weight, eps, cos, sin, half, kind, factor):
     """In place: norm (weight 0: none), rotation of the first 2 * half elements, multiplication by `factor`."""
     if weight != 0:
@@ -54,7 +58,7 @@ def jit_norm_and_turn(x, head_dim, weight, eps, cos, sin, half, kind, factor):
             store(x + 4 * i, load(x + 4 * i) * spread(factor))
 
 
-@njit
+@jit_part(Void, Address, Int, Address, Address, Int, Int)
 def jit_store_head(x, head_dim, cache, scale, row, kind):
     """A head's row into the pool in the pool's type; int8 as kernels/reference/store_kv.py has it."""
     if kind == KV_F32:

@@ -6,10 +6,15 @@ Arguments are listed above each kernel in the order of their words.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+from numba.core import types
 
-from kernels.cpu.program import jit_kernel
+from kernels.cpu.program import jit_kernel, jit_part
 from kernels.cpu.simd import (
+    Address,
+    Float,
+    Int,
+    Vector,
+    Void,
     exponential,
     largest_of,
     load,
@@ -33,7 +38,7 @@ ZERO, INT8_MAX, LEVELS = np.float32(0.0), np.float32(127.0), np.float32(127 * 25
 BASE, HALF, PART = np.float32(256.0), np.float32(128.0), np.float32(1.0 / 256.0)
 
 
-@njit
+@jit_part(Void, Vector, Vector, Address)
 def jit_quantize(x, y, record):
     """32 floats as one record: scale = max |x| / 32639; a NaN or infinity makes the scale NaN."""
     largest = largest_of(maximum(magnitude(x), magnitude(y)))
@@ -53,20 +58,20 @@ def jit_quantize(x, y, record):
     store_i32(record + 80, -np.int64(second))
 
 
-@njit
+@jit_part(Vector, Vector)
 def jit_sigmoid(x):
     one = spread(np.float32(1.0))
     return one / (one + exponential(spread(ZERO) - x))
 
 
-@njit
+@jit_part(Vector, Vector)
 def jit_gelu_tanh(x):
     """0.5 x (1 + tanh(u)) = x sigmoid(2 u), u = sqrt(2/pi) (x + 0.044715 x^3)."""
     u = x + spread(np.float32(0.044715)) * (x * x * x)
     return x * jit_sigmoid(u * spread(np.float32(1.5957691216057308)))
 
 
-@njit
+@jit_part(Float, Address, Int, types.float64)
 def jit_root_mean_square(x, size, eps):
     """1 / sqrt(mean(x^2) + eps) over `size` floats, eps a float64."""
     total = spread(ZERO)

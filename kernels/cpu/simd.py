@@ -109,6 +109,14 @@ def larger(b: Any, x: Any, y: Any) -> Any:
 # ---- functions for numba code
 
 
+def typed_intrinsic(result: Any, arguments: tuple[Any, ...], codegen: Any) -> Any:
+    """An intrinsic of fixed types, codegen(context, builder, signature, values)."""
+    names = ", ".join(f"a{i}" for i in range(len(arguments)))
+    scope: dict[str, Any] = {"result": result, "arguments": arguments, "codegen": codegen}
+    exec(f"def typing(context, {names}):\n    return result(*arguments), codegen", scope)
+    return intrinsic(scope["typing"])
+
+
 def _function(result: Any, arguments: tuple[Any, ...], emit: Callable[..., Any]) -> Any:
     """An intrinsic of fixed types, emit(builder, *values)."""
 
@@ -116,10 +124,7 @@ def _function(result: Any, arguments: tuple[Any, ...], emit: Callable[..., Any])
         value = emit(builder, *args)
         return context.get_dummy_value() if result is types.void else value
 
-    names = ", ".join(f"a{i}" for i in range(len(arguments)))
-    scope: dict[str, Any] = {"result": result, "arguments": arguments, "codegen": codegen}
-    exec(f"def typing(context, {names}):\n    return result(*arguments), codegen", scope)
-    return intrinsic(scope["typing"])
+    return typed_intrinsic(result, arguments, codegen)
 
 
 def _exp(b: Any, x: Any) -> Any:
@@ -174,7 +179,9 @@ def _bf16_bits(b: Any, values: Any) -> Any:
 
 
 _V16I8, _V16I16 = ir.VectorType(I8, LANES), ir.VectorType(I16, LANES)
-_A, _X, _F = types.int64, float32x16, types.float32
+Address = Int = types.int64
+Vector, Float, Void = float32x16, types.float32, types.void
+_A, _X, _F = Address, Vector, Float
 
 load = _function(_X, (_A,), lambda b, at: load_from(b, at, 0, V16F, 4))
 store = _function(types.void, (_A, _X), _store)
@@ -193,6 +200,8 @@ store_i32 = _function(types.void, (_A, types.int64), lambda b, at, x: _store(b, 
 load_i64 = _function(types.int64, (_A,), lambda b, at: load_from(b, at, 0, I64, 8))
 store_i64 = _function(types.void, (_A, types.int64), lambda b, at, x: _store(b, at, x, 8))
 load_f64 = _function(types.float64, (_A,), lambda b, at: load_from(b, at, 0, ir.DoubleType(), 8))
+prefetch = _function(types.void, (_A,), lambda b, at: call(
+    b, "llvm.prefetch.p0", ir.VoidType(), b.inttoptr(at, I8.as_pointer()), *(ir.Constant(I32, n) for n in (0, 3, 1))))
 spread = _function(_X, (_F,), splat)                                            # one value in every lane
 spread_at = _function(_X, (_A,), lambda b, at: splat(b, load_from(b, at, 0, F32, 4)))
 multiply_add = _function(_X, (_X, _X, _X), fma)                                 # x * y + z, rounded once

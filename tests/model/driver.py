@@ -13,6 +13,8 @@ from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.checkpoint.hparams import HParams
 from sparkinfer.engine.kv_cache import KVCache
 from sparkinfer.engine.state_pool import StatePool
+from sparkinfer.model.cpu.loader import load_cpu_model
+from sparkinfer.model.cpu.model import CpuModel
 from sparkinfer.model.forward_batch import ForwardBatch
 from sparkinfer.model.registry import Model, load_model
 
@@ -22,6 +24,11 @@ CPU = torch.device("cpu")
 def load(path: Path, device: torch.device = CPU) -> Model:
     gguf = GGUFFile.open(path)
     return load_model(gguf, HParams.from_gguf(gguf), device, lambda done, total: None)
+
+
+def load_cpu(path: Path, num_threads: int = 1) -> CpuModel:
+    gguf = GGUFFile.open(path)
+    return load_cpu_model(gguf, HParams.from_gguf(gguf), num_threads, lambda done, total: None)
 
 
 class Driver:

@@ -1,4 +1,4 @@
-"""The embedded default model against llama.cpp on the same weights in float32."""
+"""The embedded default model, in float32 and on the CPU kernels, against llama.cpp on the same weights in float32."""
 
 from __future__ import annotations
 
@@ -8,17 +8,21 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.model.driver import Driver, load
+from kernels.cpu.dot import dot_instruction
+from tests.model.driver import Driver, load, load_cpu
 from tests.model.tiny import GOLDEN
 
 CASES = {case["name"]: case for case in json.loads((GOLDEN / "smollm2.json").read_text())["cases"]}
 
 
-@pytest.fixture(scope="module")
-def logprobs(embedded_model: Path) -> dict[str, torch.Tensor]:
+@pytest.fixture(scope="module", params=["float32", "kernels"])
+def logprobs(embedded_model: Path, request: pytest.FixtureRequest) -> dict[str, torch.Tensor]:
     """Log-probabilities [num_tokens, vocab_size] of each case, fed llama.cpp's tokens: prompts alone, then all decode
     together."""
-    driver = Driver(load(embedded_model), num_blocks=160)
+    if request.param == "kernels" and dot_instruction() is None:
+        pytest.skip("this CPU has no instruction that the kernels need")
+    model = load(embedded_model) if request.param == "float32" else load_cpu(embedded_model)
+    driver = Driver(model, num_blocks=160)
     logits = {name: [driver.prefill(name, case["prompt_ids"])] for name, case in CASES.items()}
     for i in range(max(len(case["tokens"]) for case in CASES.values()) - 1):
         work = {name: case["tokens"][i : i + 1] for name, case in CASES.items() if i + 1 < len(case["tokens"])}
