@@ -104,7 +104,7 @@ class PromptEncoder:
     def _grammar_spec(self, request: Request, stream: StreamOptions, text: str) -> GrammarSpec | None:
         """text: the prompt's, which may have closed the section of reasoning already."""
         offer = stream.content.offer
-        if request.output_format is None and offer is None:
+        if (request.output_format is None and offer is None) or not request.sampling.max_tokens:
             return None
         prompt = request.prompt
         is_muse = stream.reply_format is ReplyFormat.SEGMENTS
