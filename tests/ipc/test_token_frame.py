@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 
 from ipc.codec import MalformedMessage
 from ipc.messages import SequenceFinished, SequenceQueued
-from ipc.token_frame import EVENTS, RECORD_DTYPE, TOKENS, TokenFrameWriter, pack_events, unpack, unpack_events
+from ipc.token_frame import (
+    EVENTS,
+    RECORD_DTYPE,
+    SCORES,
+    TOKENS,
+    TokenFrameWriter,
+    pack_events,
+    unpack,
+    unpack_events,
+)
 
 request_ids = st.integers(0, 2**64 - 1)
 choices = st.integers(0, 2**16 - 1)
@@ -48,6 +57,16 @@ def test_bulk_equals_one_by_one(tokens):
     assert bulk.to_bytes() == one_by_one.to_bytes()
     bulk.extend(*columns)
     assert as_lists(unpack(bulk.to_bytes())) == [(*token, None, []) for token in tokens]
+
+
+def test_scores_are_no_tokens():
+    writer = TokenFrameWriter(SCORES)
+    writer.append(1, 0, 10, -0.5, [(10, -0.5), (11, -1.5)])
+    frame = writer.to_bytes()
+    assert frame[0] == SCORES
+    assert as_lists(unpack(frame, SCORES)) == [(1, 0, 10, -0.5, [(10, -0.5), (11, -1.5)])]
+    with pytest.raises(MalformedMessage, match="of kind 03, expected 01"):
+        unpack(frame)
 
 
 def test_bulk_and_single_records_keep_their_order():
