@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -16,7 +18,7 @@ from sparkinfer.engine.model_runner import ModelRunner
 from sparkinfer.engine.state_pool import StatePool
 from sparkinfer.engine.torch_model_runner import TorchModelRunner
 from sparkinfer.errors import ConfigError
-from sparkinfer.model.registry import load_model
+from sparkinfer.model.registry import Model, load_model
 
 BLOCK_SIZE = 16
 
@@ -44,24 +46,42 @@ class Loaded:
 
 
 def load(
-    gguf: GGUFFile, hparams: HParams, device: torch.device, room: Room, say: Callable[[str], None]
+    gguf: GGUFFile, hparams: HParams, device: torch.device, room: Room, cache_dir: Path, say: Callable[[str], None]
 ) -> Loaded:
-    """With kernels where they cover the model. Raises CheckpointError or ConfigError for what does not fit."""
+    """With kernels where they cover the model, on a CPU with as many threads as torch has.
+
+    Raises CheckpointError or ConfigError for what does not fit.
+    """
     say(f"loading {gguf.path} onto {device}")
     if device.type == "cuda":
         from sparkinfer.bench import cuda_loading  # brings Triton, which a CPU has no use for
 
         if cuda_loading.is_covered(gguf, hparams, say):
             return Loaded(cuda_loading.load(gguf, hparams, device, room), "kernels", weights_are_f32=False)
-    check_weights_fit(gguf, hparams, free_memory(device))
-    model = load_model(gguf, hparams, device, lambda done, total: None)
+    model = _cpu_model(gguf, hparams, cache_dir, say) if device.type == "cpu" else None
+    backend = "CPU kernels" if model else "torch, f32"
+    if model is None:
+        check_weights_fit(gguf, hparams, free_memory(device))
+        model = load_model(gguf, hparams, device, lambda done, total: None)
     check_room(room, hparams, free_memory(device))
     kv_cache = KVCache(hparams, room.num_blocks, BLOCK_SIZE, room.kv_dtype, device)
     state_pool = StatePool(hparams, room.num_seqs, device)
     runner = TorchModelRunner(
         model, kv_cache, state_pool, room.num_seqs, room.num_blocks // room.num_seqs * BLOCK_SIZE, device
     )
-    return Loaded(runner, "torch, f32", weights_are_f32=True)
+    return Loaded(runner, backend, weights_are_f32=backend == "torch, f32")
+
+
+def _cpu_model(gguf: GGUFFile, hparams: HParams, cache_dir: Path, say: Callable[[str], None]) -> Model | None:
+    """None where the CPU kernels do not run the model."""
+    if not importlib.util.find_spec("numba"):
+        return None
+    from kernels.cpu import compile_cache  # numba and what it compiles: a GPU has no use for them
+
+    compile_cache.use_folder(cache_dir / "kernels")
+    from sparkinfer.bench import cpu_loading
+
+    return cpu_loading.load(gguf, hparams, torch.get_num_threads()) if cpu_loading.is_covered(hparams, say) else None
 
 
 def check_room(room: Room, hparams: HParams, free: int) -> None:

@@ -41,14 +41,15 @@ class Session:
         device = options.device
         threads = options.threads or len(os.sched_getaffinity(0))
         torch.set_num_threads(threads)
-        gguf = GGUFFile.open(resolve(options.model, cache_dir(load_config(None).model), say))
+        cache = cache_dir(load_config(None).model)
+        gguf = GGUFFile.open(resolve(options.model, cache, say))
         hparams = HParams.from_gguf(gguf)
         max_positions = max(case.num_positions for case in cases)
         _check_context(hparams, gguf, max_positions)
         kv_dtype = choose_kv_dtype(options.kv_dtype, hparams, device)
         room = Room(max(case.num_seqs for case in cases), max_positions, kv_dtype)
         bandwidth = copy_bandwidth(device)
-        loaded = load(gguf, hparams, device, room, say)
+        loaded = load(gguf, hparams, device, room, cache, say)
         self.setting = Setting(
             str(gguf.path), hparams.architecture, sum(info.num_bytes for info in gguf.tensors.values()),
             sum(info.num_elements for info in gguf.tensors.values()), _name(device), loaded.backend,
