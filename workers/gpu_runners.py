@@ -5,6 +5,7 @@ Owns the choice and the plan of memory; never what is run.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib.util
 import logging
@@ -15,7 +16,7 @@ import torch
 from ipc.status_board import BootPhase
 from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.checkpoint.hparams import HParams
-from sparkinfer.config import Config, cache_dir
+from sparkinfer.config import Config, SchedulerConfig, cache_dir
 from sparkinfer.engine.device import choose_device, free_memory
 from sparkinfer.engine.fake_model_runner import ScriptedModelRunner, StepCost, said_script
 from sparkinfer.engine.kv_cache import KVCache, bytes_per_block, choose_kv_dtype
@@ -63,6 +64,16 @@ def scripted_runner(
     runner = ScriptedModelRunner(script, plan.num_blocks, config.engine.block_size, cost)
     runner.set_mask_source(masks, hparams.vocab_size)
     return runner, plan
+
+
+def step_limits(config: Config) -> SchedulerConfig:
+    """[scheduler] for the device in use: what a GPU computes in an instant would stop a CPU's streams for a second."""
+    limits = config.scheduler
+    cpu_limit = limits.cpu_prefill_mix_max_tokens
+    if config.engine.runner == "scripted" or not cpu_limit or choose_device(config.engine.device).type != "cpu":
+        return limits
+    mixed = limits.prefill_mix_max_tokens
+    return dataclasses.replace(limits, prefill_mix_max_tokens=min(mixed, cpu_limit) if mixed else cpu_limit)
 
 
 def torch_runner(context: WorkerContext, gguf: GGUFFile, hparams: HParams) -> tuple[ModelRunner, MemoryPlan]:

@@ -33,7 +33,7 @@ from workers import process
 from workers.gpu_cache import attach_disk, beside_pinned, pinned_tokens, warm_up
 from workers.gpu_gauges import GpuGauges
 from workers.gpu_masks import TableMasks
-from workers.gpu_runners import scripted_runner, torch_runner
+from workers.gpu_runners import scripted_runner, step_limits, torch_runner
 from workers.gpu_sink import RingSink
 from workers.process import WorkerContext
 from workers.service_info import service_info
@@ -156,7 +156,7 @@ def _body(context: WorkerContext) -> int:
         runner, plan = torch_runner(context, gguf, hparams)
     plan = beside_pinned(plan, len(pinned), config)
     cache = _cache(config, hparams, plan)
-    scheduler = Scheduler(config.scheduler, cache, plan.max_model_len)
+    scheduler = Scheduler(step_limits(config), cache, plan.max_model_len)
     scheduler.output_tokens.forced = TableMasks(context.mask_table)
     sink = RingSink(context)
     engine = Engine(scheduler, runner, sink)
