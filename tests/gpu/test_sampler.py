@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from sparkinfer.engine.cuda_draw import draw
 from sparkinfer.engine.sampler import Sampler
 from sparkinfer.engine.sampling_batch import SamplingSlots
 from sparkinfer.engine.scheduler_output import Admission, ScheduledSequence
@@ -25,9 +26,11 @@ CONTROLS = [
 ]
 
 
-def drawn(device: torch.device, logits: torch.Tensor) -> tuple[list[list[int]], list[float]]:
+def drawn(
+    device: torch.device, logits: torch.Tensor, has_kernels: bool = False
+) -> tuple[list[list[int]], list[float]]:
     num_rows, vocab_size = logits.shape
-    slots, sampler = SamplingSlots(num_rows, device), Sampler(vocab_size, device)
+    slots, sampler = SamplingSlots(num_rows, device), Sampler(vocab_size, device, draw if has_kernels else None)
     for slot in range(num_rows):
         sampling = SamplingParams(max_tokens=9, seed=slot, **CONTROLS[slot % len(CONTROLS)])
         slots.admit(slot, Admission(sampling, [1, 2, 3], ()))
@@ -40,9 +43,10 @@ def drawn(device: torch.device, logits: torch.Tensor) -> tuple[list[list[int]], 
     return tokens, logprobs
 
 
-def test_draws_and_logprobs_agree_with_the_cpu():
+@pytest.mark.parametrize("has_kernels", [False, True])
+def test_draws_and_logprobs_agree_with_the_cpu(has_kernels: bool):
     logits = torch.randn(24, 50_000, generator=torch.Generator().manual_seed(0)) * 3
-    tokens, logprobs = drawn(torch.device("cuda", 0), logits)
+    tokens, logprobs = drawn(torch.device("cuda", 0), logits, has_kernels)
     expected_tokens, expected_logprobs = drawn(torch.device("cpu"), logits)
     assert tokens == expected_tokens
     assert logprobs == pytest.approx(expected_logprobs, abs=1e-4)
