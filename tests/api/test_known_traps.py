@@ -64,6 +64,23 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "messages[0].content[0]",
     ),
     "too many messages": ({"messages": USER * 10_001}, "messages"),
+    "unknown key of a message": ({"messages": [{"role": "user", "content": "x", "colour": 1}]}, "messages[0].colour"),
+    **{
+        f"image without an address {shape}": (
+            {"messages": [{"role": "user", "content": [TEXT, {"type": "image_url", **shape}]}]},
+            "messages[0].content[1]",
+        )
+        for shape in ({}, {"image_url": None}, {"image_url": "x"}, {"image_url": {"url": 5}})
+    },
+    "system that was refused": ({"messages": [{"role": "system", "content": None}, *USER]}, "messages[0].content"),
+    "assistant without anything": ({"messages": [*USER, {"role": "assistant"}, *USER]}, "messages[1]"),
+    "tool id of a user": (
+        {"messages": [{"role": "user", "content": "x", "tool_call_id": "a"}]}, "messages[0].tool_call_id",
+    ),
+    "result without a call": (
+        {"messages": [*USER, {"role": "tool", "tool_call_id": "a", "content": "x"}]}, "messages[1].tool_call_id",
+    ),
+    "continued user": ({"continue_final_message": True}, "continue_final_message"),
 }  # fmt: skip
 
 
@@ -91,6 +108,34 @@ TAKEN: list[dict[str, Any]] = [
 @pytest.mark.parametrize("fields", TAKEN, ids=str)
 def test_taken(http: httpx.Client, fields: dict[str, Any]) -> None:
     assert http.post(CHAT, json={"messages": USER, **fields}).status_code == 200
+
+
+def test_what_cannot_be_heard_beside_text_is_skipped(app: AppServer, http: httpx.Client) -> None:
+    audio = {"type": "input_audio", "input_audio": {"data": "AA", "format": "wav"}}
+    content = [{"type": "text", "text": "What "}, audio, {"type": "text", "text": "now?"}]
+    reply = http.post(CHAT, json={"messages": [{"role": "user", "content": content}]}).json()
+    assert reply["choices"][0]["message"]["content"] == "What now?"
+
+
+COMPLETION_FIELDS: dict[str, tuple[dict[str, Any], str]] = {
+    "suffix": ({"suffix": "x"}, "suffix"),
+    "best_of 2": ({"best_of": 2}, "best_of"), "best_of 0": ({"best_of": 0}, "best_of"),
+    "echo text": ({"echo": "yes"}, "echo"),
+    "logprobs true": ({"logprobs": True}, "logprobs"), "logprobs 21": ({"logprobs": 21}, "logprobs"),
+    "max_tokens 0 without echo": ({"max_tokens": 0}, "max_tokens"),
+    "tools": ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "param"), COMPLETION_FIELDS.values(), ids=COMPLETION_FIELDS)
+def test_completions_refused(http: httpx.Client, fields: dict[str, Any], param: str) -> None:
+    response = http.post(COMPLETIONS, json={"prompt": "x", **fields})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+
+
+@pytest.mark.parametrize("fields", [{"suffix": None}, {"best_of": 1}, {"echo": True}, {"echo": True, "max_tokens": 0}])
+def test_completions_taken(http: httpx.Client, fields: dict[str, Any]) -> None:
+    assert http.post(COMPLETIONS, json={"prompt": "x", **fields}).status_code == 200
 
 
 PROMPTS: list[tuple[Any, int]] = [
