@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 LEVELS = tl.constexpr(32639.0)  # quant_format.ACTIVATION_LEVELS
+TINY = tl.constexpr(1e-30)  # quant_format.TINY_ACTIVATION
 
 
 @triton.jit
@@ -57,7 +58,7 @@ def quantize_block(x, block, v_ptr, xs_ptr, xm_ptr, COLS: tl.constexpr):
     place = (block % 2) * (COLS // 32) + block // 2
     amax = tl.max(tl.abs(x), axis=0)
     scale = amax / LEVELS
-    inverse = tl.where(amax > 0.0, LEVELS / amax, 0.0)
+    inverse = LEVELS / tl.where(amax > TINY, amax, TINY)
     q = tl.floor(x * inverse + 0.5)
     store_bytes(q, v_ptr + place * 16 + tl.arange(0, 16), COLS)
     tl.store(xs_ptr + place, scale)
@@ -88,7 +89,7 @@ def quantize_blocks(x, first_block, v_ptr, xs_ptr, xm_ptr, COLS: tl.constexpr, B
     place = (block % 2) * (COLS // 32) + block // 2
     amax = tl.max(tl.abs(x), axis=1)
     scale = amax / LEVELS
-    inverse = tl.where(amax > 0.0, LEVELS / amax, 0.0)
+    inverse = LEVELS / tl.where(amax > TINY, amax, TINY)
     q = tl.floor(x * inverse[:, None] + 0.5)
     store_bytes(q, v_ptr + place[:, None] * 16 + tl.arange(0, 16)[None, :], COLS)
     tl.store(xs_ptr + place, scale)

@@ -1,10 +1,9 @@
 """The quantised projections of `quant_gemv`, `quant_gemv_residual` and `quant_swiglu` for five to eight rows, on the
-integer
-tensor cores: their cost does not grow with the rows. Those modules' functions call these; the contracts are theirs.
+tensor cores: their cost does not grow with the rows. Those modules' functions call these; the contracts are theirs, but
+for the arithmetic: weights and activations become f16 numbers.
 
 A program makes 16 rows of the matrix for every token; its warps share the columns.
-Bytes moved: every plane once. Accumulation: int32 within 16 columns, f32 above, in an order that does not depend on the
-number of tokens.
+Bytes moved: every plane once. Accumulation: f32, in an order that does not depend on the number of tokens.
 Reference:   kernels/reference/quant_gemv.py, kernels/reference/quant_moe.py
 """
 
@@ -18,11 +17,12 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from kernels.activation import LEVELS, rms_factor, store_bytes
+from kernels.activation import LEVELS, TINY, rms_factor, store_bytes
+from kernels.half_rows import half_rows
 from kernels.launch import has_dp4a, row_tile
 from kernels.quant_dot import dot_rows, first_tiles
-from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
-from kernels.quant_mma import first_groups, mma_rows, warp_rows
+from kernels.quant_format import QuantActivation, QuantWeight
+from kernels.quant_mma import first_group, mma_rows, mma_two, warp_rows
 from kernels.quant_unpack import is_float
 
 MIN_ROWS, MAX_ROWS = 5, 8  # up to four rows the vector kernels were faster on an H200 (docs/performance.md)
@@ -32,19 +32,8 @@ def fits(x: QuantActivation, weights: Sequence[QuantWeight]) -> bool:
     """Whether these kernels should take the product: five to eight rows, whole groups of columns."""
     quantised = [w for w in weights if not w.format.is_float]
     return MIN_ROWS <= x.num_tokens <= MAX_ROWS and bool(quantised) and all(
-        w.num_cols % (64 if w.format == QuantFormat.Q8_0 else 128) == 0 and w.num_rows >= 16 for w in quantised
+        w.num_cols % 256 == 0 and w.num_rows >= 16 for w in quantised
     )
-
-
-@triton.jit
-def _rms_factors(ss_ptr, eps, COLS: tl.constexpr, M: tl.constexpr):
-    """1 / sqrt(mean(x^2) + eps) of each row, [8] f32 (rows past the last repeat it)."""
-    row = tl.minimum(tl.arange(0, 8), M - 1)[None, :] * (COLS // 16)
-    total = tl.zeros((32, 8), tl.float32)
-    for start in tl.static_range(0, COLS // 16, 32):
-        offs = start + tl.arange(0, 32)[:, None]
-        total += tl.load(ss_ptr + row + offs, mask=offs < COLS // 16, other=0.0)
-    return tl.rsqrt(tl.sum(total, axis=0) / COLS + eps)
 
 
 @triton.jit
@@ -54,7 +43,8 @@ def _quantize_columns(x, block, v_ptr, ys_ptr, ym_ptr, N: tl.constexpr, M: tl.co
     place = (block % 2) * (N // 32) + block // 2
     amax = tl.max(tl.abs(x), axis=0)
     scale = amax / LEVELS
-    q = tl.floor(x * tl.where(amax > 0.0, LEVELS / amax, 0.0)[None, :] + 0.5)
+    inverse = LEVELS / tl.where(amax > TINY, amax, TINY)
+    q = tl.floor(x * inverse[None, :] + 0.5)
     values = v_ptr + token[None, :] * (2 * N) + place * 16 + tl.arange(0, 16)[:, None]
     store_bytes(q, values, N, (token < M)[None, :])
     tl.store(ys_ptr + token * (N // 16) + place, scale, mask=token < M)
@@ -63,8 +53,8 @@ def _quantize_columns(x, block, v_ptr, ys_ptr, ym_ptr, N: tl.constexpr, M: tl.co
 
 @triton.jit
 def _segment(
-    FMT: tl.constexpr, q_ptr, h_ptr, s_ptr, d_ptr, program, num_rows, y_ptr, stride_y, x_ptr, xs_ptr, xm_ptr, xp_ptr,
-    ss_ptr, eps, COLS: tl.constexpr, M: tl.constexpr, W: tl.constexpr, DEPTH: tl.constexpr, NORM: tl.constexpr,
+    FMT: tl.constexpr, q_ptr, h_ptr, s_ptr, d_ptr, program, num_rows, y_ptr, stride_y, half_ptr, factors_ptr, x_ptr,
+    xs_ptr, xm_ptr, xp_ptr, ss_ptr, eps, COLS: tl.constexpr, M: tl.constexpr, W: tl.constexpr, NORM: tl.constexpr,
     NATIVE: tl.constexpr, PDL: tl.constexpr,
 ):
     if is_float(FMT):  # one row a program, on the ordinary units
@@ -83,12 +73,11 @@ def _segment(
     else:
         first_row = tl.minimum(program * 16, num_rows - 16)
         rows = warp_rows(first_row, W)
-        tiles = first_groups(FMT, q_ptr, h_ptr, s_ptr, d_ptr, rows, COLS, W, DEPTH)
+        tile = first_group(FMT, q_ptr, h_ptr, s_ptr, d_ptr, rows, COLS, W)
         if PDL:
             gdc_wait()
-        y = mma_rows(FMT, tiles, q_ptr, h_ptr, s_ptr, d_ptr, rows, x_ptr, xs_ptr, xm_ptr, COLS, M, W, DEPTH, NATIVE)
-        if NORM:
-            y = y * _rms_factors(ss_ptr, eps, COLS, M)[None, :]
+        y = mma_rows(FMT, tile, q_ptr, h_ptr, s_ptr, d_ptr, rows, half_ptr, COLS, W, NATIVE)
+        y = y * tl.load(factors_ptr + tl.arange(0, 8))[None, :]
         token = tl.arange(0, 8)[None, :]
         tl.store(y_ptr + token * stride_y + first_row + tl.arange(0, 16)[:, None], y, mask=token < M)
 
@@ -96,8 +85,8 @@ def _segment(
 @triton.jit
 def _few_rows_gemv_kernel(
     q0_ptr, h0_ptr, s0_ptr, d0_ptr, n0, q1_ptr, h1_ptr, s1_ptr, d1_ptr, n1, q2_ptr, h2_ptr, s2_ptr, d2_ptr, n2,
-    x_ptr, xs_ptr, xm_ptr, xp_ptr, ss_ptr, y_ptr, stride_y, eps, p1, p2, FMT0: tl.constexpr, FMT1: tl.constexpr,
-    FMT2: tl.constexpr, COLS: tl.constexpr, M: tl.constexpr, W: tl.constexpr, DEPTH: tl.constexpr, NORM: tl.constexpr,
+    half_ptr, factors_ptr, x_ptr, xs_ptr, xm_ptr, xp_ptr, ss_ptr, y_ptr, stride_y, eps, p1, p2, FMT0: tl.constexpr,
+    FMT1: tl.constexpr, FMT2: tl.constexpr, COLS: tl.constexpr, M: tl.constexpr, W: tl.constexpr, NORM: tl.constexpr,
     NATIVE: tl.constexpr, PDL: tl.constexpr,
 ):
     program = tl.program_id(0)
@@ -105,31 +94,31 @@ def _few_rows_gemv_kernel(
         gdc_launch_dependents()
     if FMT2 >= 0:
         if program < p2:
-            _segment(FMT2, q2_ptr, h2_ptr, s2_ptr, d2_ptr, program, n2, y_ptr + n0 + n1, stride_y, x_ptr, xs_ptr,
-                     xm_ptr,
-                     xp_ptr, ss_ptr, eps, COLS, M, W, DEPTH, NORM, NATIVE, PDL)
+            _segment(FMT2, q2_ptr, h2_ptr, s2_ptr, d2_ptr, program, n2, y_ptr + n0 + n1, stride_y,
+                     half_ptr, factors_ptr, x_ptr, xs_ptr, xm_ptr, xp_ptr, ss_ptr, eps, COLS, M, W, NORM, NATIVE,
+                     PDL)
     if FMT1 >= 0:
         if program >= p2 and program < p2 + p1:
-            _segment(FMT1, q1_ptr, h1_ptr, s1_ptr, d1_ptr, program - p2, n1, y_ptr + n0, stride_y, x_ptr, xs_ptr,
-                     xm_ptr,
-                     xp_ptr, ss_ptr, eps, COLS, M, W, DEPTH, NORM, NATIVE, PDL)
+            _segment(FMT1, q1_ptr, h1_ptr, s1_ptr, d1_ptr, program - p2, n1, y_ptr + n0, stride_y,
+                     half_ptr, factors_ptr, x_ptr, xs_ptr, xm_ptr, xp_ptr, ss_ptr, eps, COLS, M, W, NORM, NATIVE,
+                     PDL)
     if program >= p2 + p1:
-        _segment(FMT0, q0_ptr, h0_ptr, s0_ptr, d0_ptr, program - p2 - p1, n0, y_ptr, stride_y, x_ptr, xs_ptr, xm_ptr,
-                 xp_ptr, ss_ptr, eps, COLS, M, W, DEPTH, NORM, NATIVE, PDL)
+        _segment(FMT0, q0_ptr, h0_ptr, s0_ptr, d0_ptr, program - p2 - p1, n0, y_ptr, stride_y,
+                 half_ptr, factors_ptr, x_ptr, xs_ptr, xm_ptr, xp_ptr, ss_ptr, eps, COLS, M, W, NORM, NATIVE,
+                 PDL)
 
 
 @triton.jit
 def _few_rows_residual_kernel(
-    q_ptr, h_ptr, s_ptr, d_ptr, x_ptr, xs_ptr, xm_ptr, xq_ptr, eps, residual_ptr, w_ptr, v_ptr, ys_ptr, ym_ptr, yp_ptr,
-    ss_ptr, FMT: tl.constexpr, COLS: tl.constexpr, N: tl.constexpr, M: tl.constexpr, GROUP: tl.constexpr,
-    W: tl.constexpr,
-    DEPTH: tl.constexpr, NATIVE: tl.constexpr, PDL: tl.constexpr,
+    q_ptr, h_ptr, s_ptr, d_ptr, half_ptr, factors_ptr, residual_ptr, w_ptr, v_ptr, ys_ptr, ym_ptr, yp_ptr, ss_ptr,
+    FMT: tl.constexpr, COLS: tl.constexpr, N: tl.constexpr, M: tl.constexpr, W: tl.constexpr, NATIVE: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     block = tl.program_id(0)
     if PDL:
         gdc_launch_dependents()
     rows = warp_rows(block * 16, W)
-    tiles = first_groups(FMT, q_ptr, h_ptr, s_ptr, d_ptr, rows, COLS, W, DEPTH)
+    tile = first_group(FMT, q_ptr, h_ptr, s_ptr, d_ptr, rows, COLS, W)
     token = tl.arange(0, 8)
     here = token[None, :] * N + block * 16 + tl.arange(0, 16)[:, None]
     real = (token < M)[None, :]
@@ -137,9 +126,8 @@ def _few_rows_residual_kernel(
     if PDL:
         gdc_wait()
     before = tl.load(residual_ptr + here, mask=real, other=0.0)
-    y = mma_rows(FMT, tiles, q_ptr, h_ptr, s_ptr, d_ptr, rows, x_ptr, xs_ptr, xm_ptr, COLS, M, W, DEPTH, NATIVE, GROUP,
-                 xq_ptr, eps)
-    y += before
+    y = mma_rows(FMT, tile, q_ptr, h_ptr, s_ptr, d_ptr, rows, half_ptr, COLS, W, NATIVE)
+    y = y * tl.load(factors_ptr + tl.arange(0, 8))[None, :] + before
     tl.store(residual_ptr + here, y, mask=real)
     tl.store(ss_ptr + token * (N // 16) + block, tl.sum(y * y, axis=0), mask=token < M)
     y = y * norm
@@ -149,35 +137,28 @@ def _few_rows_residual_kernel(
 
 @triton.jit
 def _few_rows_swiglu_kernel(
-    gq_ptr, gh_ptr, gs_ptr, gd_ptr, uq_ptr, uh_ptr, us_ptr, ud_ptr, x_ptr, xs_ptr, xm_ptr, ss_ptr, v_ptr, ys_ptr,
-    ym_ptr,
-    eps, FMT: tl.constexpr, COLS: tl.constexpr, FFN: tl.constexpr, M: tl.constexpr, W: tl.constexpr,
-    DEPTH: tl.constexpr,
-    NATIVE: tl.constexpr, PDL: tl.constexpr,
+    gq_ptr, gh_ptr, gs_ptr, gd_ptr, uq_ptr, uh_ptr, us_ptr, ud_ptr, half_ptr, factors_ptr, v_ptr, ys_ptr, ym_ptr,
+    FMT: tl.constexpr, COLS: tl.constexpr, FFN: tl.constexpr, M: tl.constexpr, W: tl.constexpr, NATIVE: tl.constexpr, PDL: tl.constexpr,
 ):
     block = tl.program_id(0)
     if PDL:
         gdc_launch_dependents()
     rows = warp_rows(block * 16, W)
-    tiles = first_groups(FMT, gq_ptr, gh_ptr, gs_ptr, gd_ptr, rows, COLS, W, DEPTH)
+    gate_tile = first_group(FMT, gq_ptr, gh_ptr, gs_ptr, gd_ptr, rows, COLS, W)
+    up_tile = first_group(FMT, uq_ptr, uh_ptr, us_ptr, ud_ptr, rows, COLS, W)
     if PDL:
         gdc_wait()
-    factor = _rms_factors(ss_ptr, eps, COLS, M)[None, :]
-    gate = mma_rows(FMT, tiles, gq_ptr, gh_ptr, gs_ptr, gd_ptr, rows, x_ptr, xs_ptr, xm_ptr, COLS, M, W, DEPTH, NATIVE)
-    tiles = first_groups(FMT, uq_ptr, uh_ptr, us_ptr, ud_ptr, rows, COLS, W, DEPTH)
-    up = mma_rows(FMT, tiles, uq_ptr, uh_ptr, us_ptr, ud_ptr, rows, x_ptr, xs_ptr, xm_ptr, COLS, M, W, DEPTH, NATIVE)
+    factor = tl.load(factors_ptr + tl.arange(0, 8))[None, :]
+    gate, up = mma_two(FMT, gate_tile, gq_ptr, gh_ptr, gs_ptr, gd_ptr, up_tile, uq_ptr, uh_ptr, us_ptr, ud_ptr, rows,
+                       half_ptr, COLS, W, NATIVE)
     gate = gate * factor
     _quantize_columns(gate / (1.0 + tl.exp(-gate)) * (up * factor), block, v_ptr, ys_ptr, ym_ptr, FFN, M)
 
 
 def _warps(num_cols: int) -> int:
-    return 8 if num_cols >= 4096 else 4
-
-
-def _depth(quant_format: QuantFormat, num_cols: int, num_warps: int) -> int:
-    """Groups a warp has on their way while it multiplies as many; four, unrolled, took 255 registers."""
-    columns = 64 if quant_format == QuantFormat.Q8_0 else 128
-    return 2 if num_cols > columns * num_warps else 1
+    """Warps that share a row's groups of columns evenly, where that can be."""
+    groups = num_cols // 256
+    return next((warps for warps in (8, 4) if groups % warps == 0 and groups >= 2 * warps), 4)
 
 
 def _options(pdl: bool, num_warps: int) -> dict[str, object]:
@@ -186,51 +167,49 @@ def _options(pdl: bool, num_warps: int) -> dict[str, object]:
 
 def few_rows_gemv(
     x: QuantActivation, weights: Sequence[QuantWeight], eps: float | None, out: Tensor, pdl: bool,
-    num_warps: int | None = None, depth: int | None = None,
+    num_warps: int | None = None,
 ) -> None:
     """`quant_gemv` where `fits` says so."""
     num_warps = num_warps or _warps(x.num_cols)
     programs = [w.num_rows if w.format.is_float else -(-w.num_rows // 16) for w in weights]
     for kind in {w.format for w in weights if w.format.is_float}:
         num_warps = min(num_warps, row_tile(kind, x.num_cols, 1, 1, 1, 32 * num_warps).chunks // 32)
-    depth = depth or min(_depth(w.format, x.num_cols, num_warps) for w in weights if not w.format.is_float)
     missing = 3 - len(weights)
     padded = [*weights, *[weights[0]] * missing]
     formats = [int(w.format) for w in weights] + [-1] * missing
     planes = [argument for w in padded for argument in (w.quants, w.high, w.scales, w.supers, w.num_rows)]
+    half = half_rows(x, eps, pdl=pdl)
     _few_rows_gemv_kernel[(sum(programs),)](
-        *planes, x.values.view(torch.int32), x.scales, x.sums, x.plain, x.square_sums, out, out.stride(0),
+        *planes, half.values.view(torch.int32), half.factors, x.values.view(torch.int32), x.scales, x.sums, x.plain, x.square_sums, out, out.stride(0),
         0.0 if eps is None else eps, sum(programs[1:2]), sum(programs[2:]), FMT0=formats[0], FMT1=formats[1],
-        FMT2=formats[2], COLS=x.num_cols, M=x.num_tokens, W=num_warps, DEPTH=depth, NORM=eps is not None,
+        FMT2=formats[2], COLS=x.num_cols, M=x.num_tokens, W=num_warps, NORM=eps is not None,
         **_options(pdl, num_warps),
     )
 
 
 def few_rows_residual(
     x: QuantActivation, weight: QuantWeight, residual: Tensor, norm_weight: Tensor, out: QuantActivation, group: int,
-    eps: float, pdl: bool, num_warps: int | None = None, depth: int | None = None,
+    eps: float, pdl: bool, num_warps: int | None = None,
 ) -> None:
-    """`quant_gemv_residual` where `fits` says so; a group must be whole groups of chunks."""
+    """`quant_gemv_residual` where `fits` says so."""
     num_warps = num_warps or _warps(x.num_cols)
-    depth = depth or _depth(weight.format, x.num_cols, num_warps)
+    half = half_rows(x, eps if group else None, group, pdl)
     _few_rows_residual_kernel[(weight.num_rows // 16,)](
-        weight.quants, weight.high, weight.scales, weight.supers, x.values.view(torch.int32), x.scales, x.sums,
-        x.square_sums, eps, residual, norm_weight, out.values, out.scales, out.sums, out.plain, out.square_sums,
-        FMT=int(weight.format), COLS=x.num_cols, N=weight.num_rows, M=x.num_tokens, GROUP=group, W=num_warps,
-        DEPTH=depth, **_options(pdl, num_warps),
+        weight.quants, weight.high, weight.scales, weight.supers, half.values.view(torch.int32), half.factors, residual,
+        norm_weight, out.values, out.scales, out.sums, out.plain, out.square_sums, FMT=int(weight.format),
+        COLS=x.num_cols, N=weight.num_rows, M=x.num_tokens, W=num_warps, **_options(pdl, num_warps),
     )
 
 
 def few_rows_swiglu(
     x: QuantActivation, gate: QuantWeight, up: QuantWeight, out: QuantActivation, eps: float, pdl: bool,
-    num_warps: int | None = None, depth: int | None = None,
+    num_warps: int | None = None,
 ) -> None:
     """`quant_swiglu` where `fits` says so."""
     num_warps = num_warps or _warps(x.num_cols)
-    depth = depth or _depth(gate.format, x.num_cols, num_warps)
     planes = [p for w in (gate, up) for p in (w.quants, w.high, w.scales, w.supers)]
+    half = half_rows(x, eps, pdl=pdl)
     _few_rows_swiglu_kernel[(gate.num_rows // 16,)](
-        *planes, x.values.view(torch.int32), x.scales, x.sums, x.square_sums, out.values, out.scales, out.sums, eps,
-        FMT=int(gate.format), COLS=x.num_cols, FFN=gate.num_rows, M=x.num_tokens, W=num_warps, DEPTH=depth,
+        *planes, half.values.view(torch.int32), half.factors, out.values, out.scales, out.sums, FMT=int(gate.format), COLS=x.num_cols, FFN=gate.num_rows, M=x.num_tokens, W=num_warps,
         **_options(pdl, num_warps),
     )

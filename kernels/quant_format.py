@@ -12,7 +12,7 @@ from torch import Tensor
 
 ACTIVATION_BLOCK = 16  # elements of an activation row that share one scale
 ACTIVATION_LEVELS = 32639  # 127 * 256 + 127: the largest integer whose two bytes are both signed ones
-TINY_ACTIVATION = 1e-30  # a block whose numbers are all below counts as zero: its scale's inverse could overflow
+TINY_ACTIVATION = 1e-30  # least size of a block whose scale may be inverted; below, numbers count as less than they are
 
 
 class QuantFormat(IntEnum):

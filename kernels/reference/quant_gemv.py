@@ -7,7 +7,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from kernels.quant_format import ACTIVATION_BLOCK, ACTIVATION_LEVELS, QuantActivation, QuantFormat, QuantWeight
+from kernels.quant_format import (
+    ACTIVATION_BLOCK,
+    ACTIVATION_LEVELS,
+    TINY_ACTIVATION,
+    QuantActivation,
+    QuantFormat,
+    QuantWeight,
+)
 from kernels.reference.quant_weight import dequantize
 
 
@@ -21,7 +28,7 @@ def quantize_rows(x: Tensor, weight: Tensor | None = None) -> QuantActivation:
     plain = x if weight is None else x * weight
     blocks = plain.reshape(num_tokens, -1, ACTIVATION_BLOCK)
     amax = blocks.abs().amax(-1)
-    inverse = torch.where(amax > 0, ACTIVATION_LEVELS / amax, torch.zeros_like(amax))
+    inverse = ACTIVATION_LEVELS / amax.clamp(min=TINY_ACTIVATION)
     values = torch.floor(blocks * inverse[..., None] + 0.5)
     scales = amax / ACTIVATION_LEVELS
     square_sums = (x.reshape(num_tokens, -1, ACTIVATION_BLOCK) ** 2).sum(-1)

@@ -178,14 +178,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default="35B-A3B,27B,30B-A3B")
     parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--families", default=",".join([*FAMILIES, "head", "attention at 4096", "attention at 32768"]))
     arguments = parser.parse_args()
-    names = arguments.models.split(",")
+    names, wanted = arguments.models.split(","), arguments.families.split(",")
     with ProcessPoolExecutor(14, mp_context=get_context("spawn")) as pool:
-        jobs = [(name, arguments.batch, family) for name in names for family in FAMILIES]
+        jobs = [(name, arguments.batch, family) for name in names for family in FAMILIES
+                if family in wanted]
         list(pool.map(compile_family, *zip(*jobs, strict=True)))
     for name in names:
         weights = random_model(SHAPES[name], "cuda")
         for family, variants in families(name, weights, arguments.batch).items():
+            if family not in wanted:
+                continue
             times = {label: rotated_us(launches, 2) for label, launches in variants.items()}
             line = "  ".join(f"{label}: {us:.2f}" for label, us in sorted(times.items(), key=lambda item: item[1]))
             print(f"{name} {family} | {line}", flush=True)
