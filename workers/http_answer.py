@@ -175,7 +175,8 @@ class Answer:
         if type(event) is Delta:
             index = self._first_index[event.request_id] + event.choice
             self._body.delta(index, event)
-            self._has_new_tokens = True
+            if event.num_tokens:  # an echoed prompt is no news
+                self._has_new_tokens = True
         elif type(event) is Finished:
             self._finish(event)
         elif type(event) is Started:
