@@ -49,14 +49,19 @@ class JsonRules:
 
     def rule(self, parts: Parts, path: str) -> Rule:
         """JSON text of what all of `parts` ask for. Raises RequestError 400."""
-        self._explore(parts)
-        self._find_finishable()
+        helpers = self.write([parts])
         if not self.can_be(parts):
             fail(path, "no value satisfies it")
-        start = self.name(parts)
+        return Rule(self.name(parts), helpers, tuple(self.expansion.approximations))
+
+    def write(self, starts: Iterable[Parts]) -> dict[str, str]:
+        """Rules of everything in `starts` that can be, by name; `helper` and `terminal` add to them."""
+        for parts in starts:
+            self._explore(parts)
+        self._find_finishable()
         for key in [key for key in self._shapes if key in self._finishable]:
             self._helpers[self._names[key]] = self._text(key)
-        return Rule(start, self._helpers, tuple(self.expansion.approximations))
+        return self._helpers
 
     # For ObjectRules too
 

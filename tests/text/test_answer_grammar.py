@@ -158,6 +158,48 @@ def test_arguments(arguments: dict[str, str], is_admitted: bool) -> None:
     assert admits(qwen("get_time", **arguments)) == is_admitted
 
 
+A, B, AB = {"a": "x"}, {"b": "5"}, {"a": "x", "b": "5"}
+TWO = {"properties": {"a": {"type": "string"}, "b": {"type": "integer"}}}
+SCHEMAS: list[tuple[dict[str, Any], list[dict[str, str]], list[dict[str, str]]]] = [
+    ({**TWO, "minProperties": 1}, [A, B, AB], [{}]),
+    ({**TWO, "maxProperties": 1}, [{}, A, B], [AB]),
+    ({**TWO, "dependentRequired": {"a": ["b"]}}, [{}, B, AB], [A]),
+    ({**TWO, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}, [A, B, AB], [{}]),
+    ({**TWO, "not": {"required": ["a", "b"]}}, [{}, A, B], [AB]),
+    ({**TWO, "if": {"required": ["a"]}, "then": {"properties": {"b": {"minimum": 5}}, "required": ["b"]}},
+     [{}, B, AB, {"b": "1"}], [A, {"a": "x", "b": "1"}]),
+    ({"oneOf": [
+        {"properties": {"kind": {"const": "n"}, "b": {"type": "integer"}}, "required": ["kind", "b"]},
+        {"properties": {"kind": {"const": "s"}, "a": {"type": "string"}}, "required": ["kind"]},
+     ]}, [{"kind": "n", "b": "5"}, {"kind": "s"}, {"kind": "s", "a": "5"}], [{"kind": "n"}, {"kind": "x"}]),
+    ({"$ref": "#/$defs/x", "$defs": {"x": {**TWO, "required": ["a"]}}}, [A, AB], [{}, B]),
+    ({"allOf": [{"properties": {"a": {"type": "string"}}}, {"properties": {"a": {"maxLength": 1}}}]},
+     [{}, A], [{"a": "xy"}]),
+    ({"patternProperties": {"^x": {"type": "integer"}}, "additionalProperties": False},
+     [{}, {"xa": "1"}, {"x": "1", "xb": "2"}], [{"a": "1"}, {"x": "y"}]),
+    ({"additionalProperties": {"type": "string"}}, [{}, {"any": "thing", "b": "5"}], []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "good", "bad"), SCHEMAS)
+def test_keywords_of_a_function_as_a_whole(
+    schema: dict[str, Any], good: list[dict[str, str]], bad: list[dict[str, str]]
+) -> None:
+    """What is admitted is read as arguments that follow the schema."""
+    tool = Tool(name="f", definition="{}", parameters=json.dumps(schema))
+    prompt = ChatPrompt(messages=(Message(role="user", content="x"),), tools=(tool,))
+    request = Request(request_id=RequestId(1), prompt=prompt, sampling=SamplingParams(max_tokens=9))
+    options = content_options(request, QWEN)
+    for arguments in good:
+        assert admits(qwen("f", **arguments), tools=(tool,)), arguments
+        content_filter = ContentFilter(options)  # checks by itself
+        content_filter.push(qwen("f", **arguments))
+        assert content_filter.flush(is_complete=True) == ""
+        assert content_filter.failure is None, arguments
+    for arguments in bad:
+        assert not admits(qwen("f", **arguments), tools=(tool,)), arguments
+
+
 def test_an_argument_stands_once_and_its_text_is_utf8() -> None:
     twice = CALL.replace("</function>", "<parameter=zone>\nx\n</parameter>\n</function>")
     assert not admits(twice)
@@ -258,7 +300,20 @@ def test_a_schema_that_cannot_be_kept_to_is_refused_by_tool_and_keyword(
     assert keyword in caught.value.message
 
 
-def walk(model: Model, rng: random.Random, most: int = 4000) -> list[int] | None:
+ENDS = [b"\n</parameter>", b"</atem:parameter>"]
+
+
+def way_out(tokens: list[int]) -> int | None:
+    """The byte that goes on with the end of a value, if one has begun."""
+    tail = bytes(token for token in tokens[-20:] if token < 256)
+    lengths = [(n, end) for end in ENDS for n in range(1, len(end)) if tail.endswith(end[:n])]
+    if not lengths:
+        return None
+    length, end = max(lengths)
+    return end[length]
+
+
+def walk(model: Model, rng: random.Random, most: int = 3000) -> list[int] | None:
     """Tokens of a random answer, None if it takes too long. Ends where it may, now and then."""
     words = np.zeros(-(-(256 + len(model.special) + 1) // 32), np.int32)
     end = 256 + len(model.special)
@@ -269,6 +324,8 @@ def walk(model: Model, rng: random.Random, most: int = 4000) -> list[int] | None
         assert allowed, f"dead end after {model.text(tokens)!r}"
         structure = [token for token in allowed if token >= 256 or chr(token) in '"}]\n<>/']
         token = rng.choice(structure if structure and rng.random() < 0.6 else allowed)
+        if (out := way_out(tokens)) in allowed and rng.random() < 0.9:
+            token = out
         if token == end:
             return tokens
         model.matcher.accept(token)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
+from sparkinfer.grammar.pattern import PatternError, compiled
 from sparkinfer.text.tool_protocols.call_parser import CallParser
 from sparkinfer.text.tool_protocols.call_writer import OfferedTool, ToolOffer, ToolOutputError
 from sparkinfer.text.tool_protocols.value_reader import JsonReader, MixedReader, TextReader, ValueReader
@@ -169,4 +170,12 @@ def _argument_schema(parameters: Mapping[str, Any], name: str) -> Any:
     found = argument_schemas(parameters).get(name)
     if found is not None:
         return found
-    return True if "patternProperties" in parameters else parameters.get("additionalProperties", True)
+    patterns = [schema for pattern, schema in parameters.get("patternProperties", {}).items() if _has(name, pattern)]
+    return {"allOf": patterns} if patterns else parameters.get("additionalProperties", True)
+
+
+def _has(name: str, pattern: str) -> bool:
+    try:
+        return compiled(pattern).search(name) is not None
+    except PatternError:
+        return False

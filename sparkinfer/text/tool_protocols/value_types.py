@@ -51,17 +51,30 @@ def json_types(schema: Any, root: Any, depth: int = 0) -> Types:
 
 
 def argument_schemas(parameters: Any, root: Any = None, depth: int = 0) -> dict[str, Any]:
-    """The arguments that a function declares, wherever in its schema; one declared several times may be any of them."""
+    """The arguments that a function declares, wherever in its schema: each with what its value may be at most."""
     root = parameters if root is None else root
     if not isinstance(parameters, Mapping) or depth > _MAX_DEPTH:
         return {}
-    parts = [resolve(parameters["$ref"], root)] if isinstance(parameters.get("$ref"), str) else []
-    for key in ("allOf", "anyOf", "oneOf"):
-        parts += parameters.get(key) or []
-    found: dict[str, Any] = dict(parameters.get("properties") or {})
-    for part in parts:
+    found: dict[str, Any] = dict.fromkeys(parameters.get("required") or (), True) | (parameters.get("properties") or {})
+    together = [resolve(parameters["$ref"], root)] if isinstance(parameters.get("$ref"), str) else []
+    for part in [*together, *(parameters.get("allOf") or [])]:
         for name, schema in argument_schemas(part, root, depth + 1).items():
-            found[name] = {"anyOf": [found[name], schema]} if name in found and found[name] != schema else schema
+            found[name] = {"allOf": [found[name], schema]} if found.get(name, schema) != schema else schema
+    for parts in _alternatives(parameters):
+        ways = [argument_schemas(part, root, depth + 1) for part in parts]
+        for name in dict.fromkeys(name for way in ways for name in way):
+            either = {"anyOf": [way[name] for way in ways if name in way]}
+            found[name] = {"allOf": [found[name], either]} if name in found else either
+    return found
+
+
+def _alternatives(schema: Mapping[str, Any]) -> list[list[Any]]:
+    """Schemas of which one or another holds besides."""
+    found = [schema[key] for key in ("anyOf", "oneOf") if isinstance(schema.get(key), list)]
+    if "if" in schema:
+        found.append([{"allOf": [schema["if"], schema.get("then", True)]}, schema.get("else", True)])
+    for key in ("dependentSchemas", "dependencies"):
+        found += [[part, True] for part in (schema.get(key) or {}).values() if isinstance(part, Mapping)]
     return found
 
 
