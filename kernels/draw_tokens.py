@@ -167,9 +167,9 @@ def gumbel(low, high, token_ids):
     return -tl.log(-log1p)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def _perturb_kernel(
-    y_ptr, scratch_ptr, low_ptr, high_ptr, top_k_ptr, top_p_ptr, log_min_p_ptr, num_cols, HAS_FILTERS: tl.constexpr,
+    y_ptr, scratch_ptr, keys_ptr, top_k_ptr, top_p_ptr, log_min_p_ptr, num_cols, num_rows, HAS_FILTERS: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
     m = tl.program_id(1).to(tl.int64)
@@ -183,8 +183,8 @@ def _perturb_kernel(
             kept = kept & (_ordered(y) >= _narrow(row_ptr + TOP_K, _count_target(top_k_ptr, m, num_cols), LAST_DIGIT))
         if tl.load(top_p_ptr + m) < 1.0:
             kept = kept & (_ordered(y) >= _narrow(row_ptr + TOP_P, _weight_target(row_ptr, top_p_ptr, m), LAST_DIGIT))
-    low = tl.zeros_like(offs) + tl.load(low_ptr + m)
-    high = tl.zeros_like(offs) + tl.load(high_ptr + m)
+    low = tl.zeros_like(offs) + tl.load(keys_ptr + m)
+    high = tl.zeros_like(offs) + tl.load(keys_ptr + num_rows + m)
     noisy = tl.where(kept, y + gumbel(low, high, offs), float("-inf"))
     tl.atomic_max(row_ptr + WINNER, tl.max((_ordered(noisy).to(tl.int64) << 31) | (LAST_ID - offs), axis=0))
 
@@ -201,7 +201,7 @@ def draw_tokens(logits: Tensor, temperature: Tensor, keys: Tensor, filters: Draw
 
     logits:       [num_rows, vocab_size] f32, rows contiguous, not changed
     temperature:  [num_rows] f32, above 0
-    keys:         [2, num_rows] int32, halves of the noise keys
+    keys:         [2, num_rows] int32, contiguous, halves of the noise keys
     filters:      top_k first, top_p of what that leaves, then min_p relative to the best; None: none
     returns       [num_rows] int64; some token where the logits are NaN
     """
@@ -218,7 +218,7 @@ def draw_tokens(logits: Tensor, temperature: Tensor, keys: Tensor, filters: Draw
             for digit in range(DIGITS if is_used else 0):
                 _digit_kernel[grid](scaled, scratch, top_k, top_p, num_cols, digit, IS_TOP_P=is_top_p, CHUNK=CHUNK,
                                     PIECE=256, num_warps=8)
-    _perturb_kernel[grid](scaled, scratch, keys[0], keys[1], top_k, top_p, log_min_p, num_cols,
+    _perturb_kernel[grid](scaled, scratch, keys, top_k, top_p, log_min_p, num_cols, num_rows,
                           HAS_FILTERS=filters is not None, CHUNK=CHUNK)
     _winner_kernel[(num_rows,)](scratch, ids, num_cols)
     return ids

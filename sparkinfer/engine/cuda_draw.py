@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from kernels.draw_tokens import DrawFilters, draw_tokens
@@ -18,3 +19,11 @@ def draw(logits: Tensor, batch: RandomBatch) -> Tensor:
         )
     ids: Tensor = draw_tokens(logits, batch.temperature[:, 0], batch.keys, filters)
     return ids
+
+
+def compile_draws(vocab_size: int, device: torch.device) -> None:
+    """Run each kernel once, so that no request waits for its compilation."""
+    ones, logits = torch.ones(1, device=device), torch.zeros(1, vocab_size, device=device)
+    keys = torch.zeros(2, 1, dtype=torch.int32, device=device)
+    for filters in (None, DrawFilters(ones.long(), 0.5 * ones, -ones, has_top_k=True, has_top_p=True)):
+        draw_tokens(logits, ones, keys, filters)

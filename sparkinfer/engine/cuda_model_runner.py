@@ -63,9 +63,13 @@ class CudaModelRunner:
             self._warm_up()
 
     def _warm_up(self) -> None:
-        """Compile what prompts need, on the dummy slot: a first chunk, a next one, a single token, every head size."""
+        """Compile what prompts need, on the dummy slot: a first chunk, a next one, a single token, every head size.
+
+        And what sampling needs.
+        """
         if self._stream is None:
             return
+        self._sampling.warm_up()
         for start, num_tokens in self._inputs.dummy_chunks():
             residual = self._prefill.run(self._inputs.dummy_batch(start, num_tokens))[-1:]
         for num_rows in self._prefill.head.sizes:

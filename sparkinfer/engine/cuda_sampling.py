@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from sparkinfer.engine.cuda_draw import draw
+from sparkinfer.engine.cuda_draw import compile_draws, draw
 from sparkinfer.engine.mask_gate import GatedRows, MaskGate
 from sparkinfer.engine.mask_source import MaskSource
 from sparkinfer.engine.prompt_scores import score_chunks
@@ -33,6 +33,12 @@ class CudaSampling:
         self._slots = SamplingSlots(num_slots, device)
         self._sampler = Sampler(vocab_size, device, draw if device.type == "cuda" else None)
         self._mask_gate = MaskGate(vocab_size)
+        self._vocab_size, self._device = vocab_size, device
+
+    def warm_up(self) -> None:
+        """Compile what drawing needs, on the current stream."""
+        if self._device.type == "cuda":
+            compile_draws(self._vocab_size, self._device)
 
     def set_mask_source(self, source: MaskSource) -> None:
         self._mask_gate.source = source
