@@ -35,13 +35,19 @@ def parse_object(body: bytes) -> dict[str, Any]:
     return value
 
 
-def parse_json(text: str, what: str, *, param: str | None = None) -> Any:
-    """Decode `text` under the rules above; `what` starts the error message, `param` is its path."""
+def parse_json(text: str, what: str, *, param: str | None = None, allows_repeats: bool = False) -> Any:
+    """Decode `text` under the rules above; `what` starts the error message, `param` is its path.
+
+    allows_repeats: a key may occur twice, and the last one counts
+    """
     problem = _structural_problem(text)
     if problem is not None:
         raise RequestError(400, f"{what} {problem}", param=param)
     try:
-        value = json.loads(text, object_pairs_hook=_object, parse_constant=_refuse_constant, parse_float=_finite_float)
+        value = json.loads(
+            text, object_pairs_hook=dict if allows_repeats else _object, parse_constant=_refuse_constant,
+            parse_float=_finite_float,
+        )  # fmt: skip
     except ValueError as error:
         raise RequestError(400, f"{what} is not valid JSON: {error}", param=param) from error
     if _SURROGATE_ESCAPE.search(text) and _SURROGATE.search(json.dumps(value, ensure_ascii=False)):

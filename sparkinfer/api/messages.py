@@ -140,7 +140,10 @@ def _parse_tool_call(value: Any, path: str) -> ToolCall:
 
 
 def _parse_arguments(function: Object, path: str) -> str:
-    """JSON text of an object; an object is written out, and an empty string means no arguments."""
+    """JSON text of an object; an object is written out, and an empty string means no arguments.
+
+    A model may have repeated a key, and what it wrote is sent back as it is.
+    """
     path = join(path, "arguments")
     value = function.get("arguments")
     if isinstance(value, dict):
@@ -148,7 +151,7 @@ def _parse_arguments(function: Object, path: str) -> str:
     text = as_str(value, path)
     if not text.strip():
         return "{}"
-    if not isinstance(parse_json(text, path, param=path), dict):
+    if not isinstance(parse_json(text, path, param=path, allows_repeats=True), dict):
         fail(path, "must be a JSON object")
     return text
 

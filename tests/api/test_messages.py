@@ -126,9 +126,6 @@ BAD: dict[str, tuple[object, str]] = {
     "unknown call key": ([assistant(call("1") | {"x": 1})], "messages[0].tool_calls[0].x"),
     "arguments no JSON": ([assistant(call("1", "f", "{"))], "messages[0].tool_calls[0].function.arguments"),
     "arguments no object": ([assistant(call("1", "f", "[]"))], "messages[0].tool_calls[0].function.arguments"),
-    "duplicate argument": (
-        [assistant(call("1", "f", '{"a":1,"a":2}'))], "messages[0].tool_calls[0].function.arguments"
-    ),
     "tool without id": ([{"role": "tool", "content": "x"}], "messages[0].tool_call_id"),
     "orphan result": ([USER, result("1")], "messages[1].tool_call_id"),
     "result of another call": ([assistant(call("1")), result("2")], "messages[1].tool_call_id"),

@@ -178,3 +178,8 @@ def test_earlier_calls_are_to_offered_functions() -> None:
 
 def test_earlier_calls_need_no_tools_in_a_request_without_any() -> None:
     assert len(prompt_of(chat({"messages": history("delete")})).messages) == 4
+
+
+def test_a_key_that_the_model_repeated_may_be_sent_back() -> None:
+    prompt = prompt_of(chat({"messages": history("delete", '{"a": 1, "a": 2}')}))
+    assert prompt.messages[1].tool_calls[0].arguments == '{"a": 1, "a": 2}'
