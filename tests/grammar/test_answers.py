@@ -117,7 +117,7 @@ def test_every_walk_is_an_answer(model: tuple[Tokenizer, ToolProtocol, Walker], 
         num_ended += 1
         check(spec, ChoiceStream(tokenizer, options), tokens, number)
         walker.bytes(tokens).decode("utf-8")
-    assert num_ended > NUM_WALKS // 2
+    assert num_ended > NUM_WALKS // 2, num_ended
 
 
 def as_request(spec: GrammarSpec) -> Request:

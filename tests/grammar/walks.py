@@ -18,6 +18,8 @@ CLOSING = (
     "</tool_call>", "</think>",
 )  # fmt: skip
 
+VALUE_END = b"\n</parameter>\n</function>\n</tool_call>"
+
 
 class Walker:
     """Walks through grammars over one vocabulary."""
@@ -47,7 +49,7 @@ class Walker:
         matcher, tokens = start.copy(), []
         while len(tokens) < num_steps:
             matcher.fill(self._words)
-            token = self._choice(len(tokens) >= num_free)
+            token = self._choice(len(tokens) >= num_free, self.bytes(tokens[-8:]))
             if token in self.stops:
                 assert matcher.is_accepting
                 return tokens
@@ -68,12 +70,17 @@ class Walker:
             matcher.accept(token)
         return matcher.is_accepting
 
-    def _choice(self, closes: bool) -> int:
+    def _choice(self, closes: bool, tail: bytes) -> int:
+        """tail: what was written last."""
         ends = [token for token in self.stops if allows(self._words, token)]
         if ends and (closes or self.rng.random() < 0.3):
             return ends[0]
         if closes and self.rng.random() < 0.9:
             closers = [token for token in self._closers if allows(self._words, token)]
+            started = max(n for n in range(len(VALUE_END)) if tail.endswith(VALUE_END[:n]))
+            going_on = [t for t in closers if VALUE_END[started:].startswith(self._token_bytes(t))]
+            if going_on and self.rng.random() < 0.8:
+                return max(going_on, key=lambda token: len(self._token_bytes(token)))
             if closers:
                 return self.rng.choice(closers)
         for _ in range(20):
