@@ -19,19 +19,23 @@ F16_MAX = tl.constexpr(65504.0)
 
 @triton.jit
 def _pack_halves_kernel(
-    v_ptr, s_ptr, ss_ptr, y_ptr, eps, COLS: tl.constexpr, SPAN: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+    v_ptr, s_ptr, ss_ptr, y_ptr, eps, COLS: tl.constexpr, SPAN: tl.constexpr, IN_ORDER: tl.constexpr,
+    BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):
-    """SPAN: columns that share an RMS factor, 0 for none."""
+    """SPAN: columns that share an RMS factor, 0 for none. IN_ORDER: of the matrix's columns."""
     m = tl.program_id(1)
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
     position = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     group = position // 128
-    word = position // 32 % 4
     half = position // 16 % 2
-    t = position // 2 % 4
-    within = word * 4 + position // 8 % 2 * 2 + position % 2
+    if IN_ORDER:
+        t = position // 32 % 4
+        within = position % 16
+    else:
+        t = position // 2 % 4
+        within = position // 32 % 4 * 4 + position // 8 % 2 * 2 + position % 2
     place = half * (COLS // 32) + group * 4 + t
     inside = position < COLS
     high = tl.load(v_ptr + m * 2 * COLS + place * 16 + within, mask=inside, other=0)
@@ -48,20 +52,25 @@ def _pack_halves_kernel(
         squares = tl.load(ss_ptr + m * (COLS // 16) + blocks, mask=inside[:, None], other=0.0)
         x *= tl.rsqrt(tl.sum(squares, axis=1) / SPAN + eps)
     x = tl.minimum(tl.maximum(x, -F16_MAX), F16_MAX)
-    tl.store(y_ptr + m * COLS + position, x.to(tl.float16), mask=inside)
+    tl.store(y_ptr + m * COLS + position, x.to(y_ptr.dtype.element_ty), mask=inside)
 
 
-def pack_halves(x: QuantActivation, span: int, eps: float, pdl: bool = False) -> Tensor:
-    """Make the input of `many_rows`.
+def pack_halves(
+    x: QuantActivation, span: int, eps: float, pdl: bool = False, in_order_as: torch.dtype | None = None
+) -> Tensor:
+    """Make the input of `many_rows`, or of an ordinary product.
 
     x:        num_cols a multiple of 128
     span:     columns that share an RMS factor, taken from x.square_sums with eps: all, a power of two, or 0 for none
-    returns   [num_tokens, num_cols] f16; what exceeds f16 is the largest that does not
+    in_order_as: the type of rows whose columns lie as the matrix's do; None: f16, as `many_rows` wants them
+    returns   [num_tokens, num_cols]; what exceeds f16 is the largest that does not
     """
-    out = torch.empty(x.num_tokens, x.num_cols, dtype=torch.float16, device=x.values.device)
+    dtype = in_order_as or torch.float16
+    out = torch.empty(x.num_tokens, x.num_cols, dtype=dtype, device=x.values.device)
     block = 256
     options = {"launch_pdl": True} if pdl else {}
     _pack_halves_kernel[(triton.cdiv(x.num_cols, block), x.num_tokens)](
-        x.values, x.scales, x.square_sums, out, eps, COLS=x.num_cols, SPAN=span, BLOCK=block, PDL=pdl, **options,
+        x.values, x.scales, x.square_sums, out, eps, COLS=x.num_cols, SPAN=span,
+        IN_ORDER=in_order_as is not None, BLOCK=block, PDL=pdl, **options,
     )
     return out

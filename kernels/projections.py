@@ -1,6 +1,7 @@
-"""A layer's projections for any number of rows: up to eight by the kernels made for them, 16 to 128 by `many_rows`.
+"""A layer's projections for any number of rows: up to eight by the kernels made for them, 16 to 128 by `many_rows`,
+16-bit numbers by the vendor's product.
 
-Knows which kernel takes what; owns none. Matrices that `many_rows` does not read are taken eight rows at a time.
+Knows what takes what; owns no kernel. Matrices that none of these reads are taken eight rows at a time.
 """
 
 from __future__ import annotations
@@ -19,6 +20,35 @@ from kernels.quant_swiglu import quant_swiglu
 from kernels.split_sums import add_parts, add_parts_residual, add_parts_swiglu
 
 FEW = 8  # rows that the other kernels take at once
+HALVES = {QuantFormat.F16: torch.float16, QuantFormat.BF16: torch.bfloat16}
+
+
+class _Rows:
+    """An activation in the forms that products want, each made once."""
+
+    def __init__(self, x: QuantActivation, span: int, eps: float, pdl: bool) -> None:
+        self._arguments = (x, span, eps, pdl)
+        self._forms: dict[torch.dtype | None, Tensor] = {}
+
+    def form(self, in_order_as: torch.dtype | None) -> Tensor:
+        """As `pack_halves` makes it."""
+        if in_order_as not in self._forms:
+            self._forms[in_order_as] = pack_halves(*self._arguments, in_order_as)
+        return self._forms[in_order_as]
+
+    def takes(self, weight: QuantWeight) -> bool:
+        x = self._arguments[0]
+        return x.num_tokens > FEW and (fits(weight, x.num_tokens) or (weight.format in HALVES and x.num_cols % 128 == 0))
+
+    def parts(self, weight: QuantWeight) -> Tensor:
+        """[num_splits, num_tokens, num_rows] f32, still to be added up."""
+        if weight.format in HALVES:
+            return _half_product(self.form(HALVES[weight.format]), weight.quants)[None]
+        packed = self.form(None)
+        shape = (num_splits(weight), packed.shape[0], weight.num_rows)
+        parts = torch.empty(shape, dtype=torch.float32, device=packed.device)
+        many_rows(packed, weight, parts)
+        return parts
 
 
 def project(
@@ -28,22 +58,20 @@ def project(
     if x.num_tokens <= FEW:
         quant_gemv(x, weights, eps, out=out, pdl=pdl)
         return
-    packed = None
+    rows = _Rows(x, 0 if eps is None else x.num_cols, eps or 0.0, pdl)
     first = 0
     for weight in weights:
         target = out[:, first : first + weight.num_rows]
         first += weight.num_rows
-        if fits(weight, x.num_tokens):
-            packed = pack_halves(x, 0 if eps is None else x.num_cols, eps or 0.0, pdl) if packed is None else packed
-            if num_splits(weight) == 1:
-                many_rows(packed, weight, target[None])
-            else:
-                add_parts(_parts(packed, weight), target, pdl)
+        if fits(weight, x.num_tokens) and num_splits(weight) == 1:
+            many_rows(rows.form(None), weight, target[None])
+        elif rows.takes(weight):
+            add_parts(rows.parts(weight), target, pdl)
         elif weight.format == QuantFormat.F32 and x.plain is not None:
             _plain_product(x, weight, eps, target)
         else:
-            for rows, some in _slices(x):
-                quant_gemv(some, [weight], eps, out=target[rows], pdl=pdl)
+            for piece, some in _slices(x):
+                quant_gemv(some, [weight], eps, out=target[piece], pdl=pdl)
 
 
 def project_residual(
@@ -51,32 +79,31 @@ def project_residual(
     group: int = 0, eps: float = 0.0, pdl: bool = False,
 ) -> None:
     """`quant_gemv_residual`."""
-    if fits(weight, x.num_tokens):
-        parts = _parts(pack_halves(x, group, eps, pdl), weight)
-        add_parts_residual(parts, residual, norm_weight, out, pdl)
+    rows = _Rows(x, group, eps, pdl)
+    if rows.takes(weight):
+        add_parts_residual(rows.parts(weight), residual, norm_weight, out, pdl)
         return
-    for rows, some in _slices(x):
-        quant_gemv_residual(some, weight, residual[rows], norm_weight, _rows(out, rows), group, eps, pdl=pdl)
+    for piece, some in _slices(x):
+        quant_gemv_residual(some, weight, residual[piece], norm_weight, _some_rows(out, piece), group, eps, pdl=pdl)
 
 
 def project_swiglu(
     x: QuantActivation, gate: QuantWeight, up: QuantWeight, out: QuantActivation, eps: float, pdl: bool = False
 ) -> None:
     """`quant_swiglu`."""
-    if fits(gate, x.num_tokens):
-        packed = pack_halves(x, x.num_cols, eps, pdl)
-        add_parts_swiglu(_parts(packed, gate), _parts(packed, up), out, pdl)
+    rows = _Rows(x, x.num_cols, eps, pdl)
+    if rows.takes(gate):
+        add_parts_swiglu(rows.parts(gate), rows.parts(up), out, pdl)
         return
-    for rows, some in _slices(x):
-        quant_swiglu(some, gate, up, _rows(out, rows), eps, pdl=pdl)
+    for piece, some in _slices(x):
+        quant_swiglu(some, gate, up, _some_rows(out, piece), eps, pdl=pdl)
 
 
-def _parts(packed: Tensor, weight: QuantWeight) -> Tensor:
-    """[num_splits, num_tokens, num_rows] f32."""
-    shape = (num_splits(weight), packed.shape[0], weight.num_rows)
-    parts = torch.empty(shape, dtype=torch.float32, device=packed.device)
-    many_rows(packed, weight, parts)
-    return parts
+def _half_product(x: Tensor, weight: Tensor) -> Tensor:
+    """[num_tokens, num_cols] times [num_rows, num_cols] of one 16-bit type -> [num_tokens, num_rows] f32."""
+    if x.is_cuda:
+        return torch.mm(x, weight.T, out_dtype=torch.float32)
+    return x.float() @ weight.float().T
 
 
 def _plain_product(x: QuantActivation, weight: QuantWeight, eps: float | None, out: Tensor) -> None:
@@ -87,7 +114,7 @@ def _plain_product(x: QuantActivation, weight: QuantWeight, eps: float | None, o
     out.copy_(y)
 
 
-def _rows(x: QuantActivation, rows: slice) -> QuantActivation:
+def _some_rows(x: QuantActivation, rows: slice) -> QuantActivation:
     plain = None if x.plain is None else x.plain[rows]
     return QuantActivation(x.values[rows], x.scales[rows], x.sums[rows], plain, x.square_sums[rows])
 
@@ -95,4 +122,4 @@ def _rows(x: QuantActivation, rows: slice) -> QuantActivation:
 def _slices(x: QuantActivation) -> Iterator[tuple[slice, QuantActivation]]:
     for start in range(0, x.num_tokens, FEW):
         rows = slice(start, min(start + FEW, x.num_tokens))
-        yield rows, _rows(x, rows)
+        yield rows, _some_rows(x, rows)
