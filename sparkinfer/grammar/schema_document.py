@@ -112,7 +112,7 @@ def children(schema: dict[str, Any], path: str) -> Iterator[tuple[Any, str]]:
             yield child, f"{path}.{keyword}[{i}]"
     for keyword in (*_MAPS, "dependencies"):
         for name, child in schema.get(keyword, {}).items():
-            if not isinstance(child, list):
+            if not (keyword == "dependencies" and isinstance(child, list)):
                 yield child, f"{path}.{keyword}.{name}"
 
 

@@ -284,6 +284,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}}, "$ref"),
     ({"type": "object", "properties": {"a": {"type": "wrong"}}}, "type"),
     ({"type": "object", "required": ["b"], "additionalProperties": False}, "required"),
+    ({"type": "object", "properties": {"a": [{"type": "integer"}]}}, "properties.a"),
+    ({"type": "object", "properties": {"a": None}}, "properties.a"),
 ]
 
 
