@@ -7,7 +7,7 @@ import torch
 from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.checkpoint.hparams import HParams
 from sparkinfer.model.cpu.context import Writing
-from sparkinfer.model.cpu.memory import aligned_bytes
+from sparkinfer.model.cpu.memory import aligned_bytes, return_freed_memory
 from sparkinfer.model.cpu.model import MAX_ROWS, CpuModel
 from sparkinfer.model.cpu.model_writer import write_model
 from sparkinfer.model.cpu.program import Buffer, ProgramWriter
@@ -25,4 +25,5 @@ def load_cpu_model(gguf: GGUFFile, hparams: HParams, num_threads: int, progress:
     write_model(Writing(writer, hparams, reader, names, x), shell)
     empty_shell(shell, gguf, names)
     gguf.release_pages()
+    return_freed_memory()
     return CpuModel(shell, writer.finish(), stream.view(MAX_ROWS, -1), team_of(num_threads))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
@@ -23,3 +24,10 @@ def aligned_copy(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     copy = aligned_bytes(array.nbytes).view(array.dtype).reshape(array.shape)
     np.copyto(copy, array)
     return copy
+
+
+def return_freed_memory() -> None:
+    """Give the system back what was freed; a C library that is not glibc does as it likes."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
