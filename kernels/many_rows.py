@@ -27,15 +27,22 @@ from kernels.quant_format import QuantFormat, QuantWeight
 GROUP = 128          # columns of a step
 ROWS = 64            # of W a program
 WEIGHT_SCALE = 64.0  # keeps small weights out of f16's subnormal numbers
-FORMATS = (QuantFormat.Q8_0, QuantFormat.Q4_K, QuantFormat.Q5_K, QuantFormat.Q6_K)
+FORMATS = tuple(kind for kind in QuantFormat if not kind.is_float)
 STAGES = 3
 PROGRAMS = 528           # four on each of an H200's multiprocessors
 MIN_GROUPS = 4           # that a part of the columns has
 
+Q4_0 = gl.constexpr(2)
+Q4_1 = gl.constexpr(3)
+Q5_0 = gl.constexpr(6)
+Q5_1 = gl.constexpr(7)
 Q8_0 = gl.constexpr(8)
 Q4_K = gl.constexpr(12)
 Q5_K = gl.constexpr(13)
 Q6_K = gl.constexpr(14)
+IQ4_XS = gl.constexpr(23)
+MXFP4 = gl.constexpr(39)
+NVFP4 = gl.constexpr(40)
 SCALE = gl.constexpr(WEIGHT_SCALE)
 
 # Four unsigned bytes v of $4 -> four halves (v - $7) * scale - minimum; $5, $6: scale and minimum as two equal halves
@@ -44,6 +51,36 @@ prmt.b32 a, $4, 0x64646464, 0x4140; prmt.b32 b, $4, 0x64646464, 0x4342;
 sub.f16x2 a, a, $7; sub.f16x2 b, b, $7;
 fma.rn.f16x2 a, a, $5, $6; fma.rn.f16x2 b, b, $5, $6;
 mov.b32 {$0, $1}, a; mov.b32 {$2, $3}, b; }""")
+
+
+# quant_unpack's lookup of the eight nibbles of $2 in the 16 bytes $3 $4 $5 $6
+_LOOKUP_ASM = gl.constexpr("""{ .reg .b32 a, s, l, h, t, u;
+and.b32 a, $2, 0x77777777; and.b32 s, $2, 0x88888888; shr.u32 s, s, 1; or.b32 s, s, 0x32103210;
+prmt.b32 l, $3, $4, a; prmt.b32 h, $5, $6, a; prmt.b32 t, l, h, s;
+shr.u32 a, a, 16; shr.u32 s, s, 16;
+prmt.b32 l, $3, $4, a; prmt.b32 h, $5, $6, a; prmt.b32 u, l, h, s;
+prmt.b32 $0, t, u, 0x6420; prmt.b32 $1, t, u, 0x7531; }""")
+
+
+@gluon.constexpr_function
+def _has_table(fmt):
+    return fmt in (20, 23, 39, 40)
+
+
+@gluon.constexpr_function
+def _table(fmt):
+    """16 signed bytes: IQ4's code book, or twice the values of an E2M1 number."""
+    if fmt in (20, 23):
+        return (-1079142271, -152379953, 0x26190D01, 0x71594535)
+    return (0x03020100, 0x0C080604, -33620224, -185009412)
+
+
+@gluon.constexpr_function
+def _offset(fmt):
+    """What lies above a number in its byte, 1024 added, as two halves."""
+    if fmt == 8 or _has_table(fmt):
+        return 0x64806480
+    return {2: 0x64086408, 6: 0x64106410, 14: 0x64206420}.get(fmt, 0x64006400)
 
 
 @gluon.constexpr_function
@@ -95,11 +132,15 @@ def _load(FMT: gl.constexpr, q_ptr, h_ptr, s_ptr, d_ptr, row, group, COLS: gl.co
     else:
         q = (gl.load(q_ptr + gl.expand_dims(row * (COLS // 8) + (group * 4 + t) * 4, 2) + word),)
         high = q
-        if FMT == Q5_K:
+        if FMT == Q5_0 or FMT == Q5_1 or FMT == Q5_K:
             high = (gl.load(h_ptr + block),)
         if FMT == Q6_K:
             high = (gl.load(h_ptr + block * 2), gl.load(h_ptr + block * 2 + 1))
-        supers = gl.load(d_ptr + row * (COLS // 256) + group // 2 + t * 0)
+        supers = scale
+        if FMT == Q4_K or FMT == Q5_K or FMT == Q6_K or FMT == IQ4_XS:
+            supers = gl.load(d_ptr + row * (COLS // 256) + group // 2 + t * 0)
+        if FMT == NVFP4:
+            supers = gl.load(d_ptr + row + t * 0)
     return q, high, scale, supers
 
 
@@ -114,40 +155,90 @@ def _signed_byte(word, INDEX: gl.constexpr):
 
 
 @gluon.jit
-def _unpack(FMT: gl.constexpr, tile):
-    """(four halves per word of columns 0 to 15 of each block, the same of columns 16 to 31), [64, 4, 4] f16 each."""
-    q, high, scale, supers = tile
+def _e4m3(byte):
+    """Half of an unsigned E4M3 number, as f32 (quant_unpack)."""
+    value = ((byte & 0x7F) << 7).to(gl.int16).to(gl.float16, bitcast=True).to(gl.float32)
+    return gl.where(byte == 0x7F, 0.0, value * 128.0)
+
+
+@gluon.jit
+def _words(FMT: gl.constexpr, q, high):
+    """Words of four bytes of columns 0 to 15 of each block, and of columns 16 to 31."""
     L: gl.constexpr = _tile_layout()
     word = gl.expand_dims(gl.expand_dims(gl.arange(0, 4, gl.SliceLayout(0, gl.SliceLayout(1, L))), 0), 1)
-    if FMT == Q8_0:  # signed bytes
-        first = q[0] ^ -2139062144
-        second = q[1] ^ -2139062144
-        scale_low = gl.expand_dims(_twice(scale.to(gl.float32) * SCALE), 2)
-        scale_high = scale_low
-        minimum = scale_low * 0
-        OFFSET: gl.constexpr = 0x64806480  # 1024 + 128
-    elif FMT == Q6_K:
-        first = (q[0] & 0x0F0F0F0F) | (((gl.expand_dims(high[0], 2) >> (2 * word)) & 0x03030303) << 4)
-        second = ((q[0] >> 4) & 0x0F0F0F0F) | (((gl.expand_dims(high[1], 2) >> (2 * word)) & 0x03030303) << 4)
-        d = supers.to(gl.float32) * SCALE
-        pair = scale.to(gl.int32)
-        scale_low = gl.expand_dims(_twice(d * _signed_byte(pair, 0)), 2)
-        scale_high = gl.expand_dims(_twice(d * _signed_byte(pair, 1)), 2)
-        minimum = scale_low * 0
-        OFFSET: gl.constexpr = 0x64206420  # 1024 + 32
+    if FMT == Q8_0:
+        first = q[0]
+        second = q[1]
+    elif _has_table(FMT):
+        TABLE: gl.constexpr = _table(FMT)
+        t0 = gl.full(q[0].shape, TABLE[0], gl.int32, L)
+        t1 = gl.full(q[0].shape, TABLE[1], gl.int32, L)
+        t2 = gl.full(q[0].shape, TABLE[2], gl.int32, L)
+        t3 = gl.full(q[0].shape, TABLE[3], gl.int32, L)
+        first, second = gl.inline_asm_elementwise(
+            _LOOKUP_ASM, "=&r,=&r,r,r,r,r,r", [q[0], t0, t1, t2, t3], dtype=(gl.int32, gl.int32), is_pure=True, pack=1
+        )
     else:
         first = q[0] & 0x0F0F0F0F
         second = (q[0] >> 4) & 0x0F0F0F0F
-        if FMT == Q5_K:
-            bits = gl.expand_dims(high[0], 2)
-            first |= ((bits >> word) & 0x01010101) << 4
-            second |= ((bits >> (4 + word)) & 0x01010101) << 4
+    if FMT == Q5_0 or FMT == Q5_1 or FMT == Q5_K:
+        bits = gl.expand_dims(high[0], 2)
+        first |= ((bits >> word) & 0x01010101) << 4
+        second |= ((bits >> (4 + word)) & 0x01010101) << 4
+    if FMT == Q6_K:
+        first |= ((gl.expand_dims(high[0], 2) >> (2 * word)) & 0x03030303) << 4
+        second |= ((gl.expand_dims(high[1], 2) >> (2 * word)) & 0x03030303) << 4
+    if FMT == Q8_0 or _has_table(FMT):  # signed bytes
+        first = first ^ -2139062144
+        second = second ^ -2139062144
+    return first, second
+
+
+@gluon.jit
+def _scales(FMT: gl.constexpr, scale, supers):
+    """(scale of columns 0 to 15 of each block, scale of 16 to 31, what is added), [64, 4] f32."""
+    added = gl.zeros_like(scale.to(gl.float32))
+    if FMT == Q4_1 or FMT == Q5_1:
+        low = _low_half(scale)
+        added = _low_half(scale >> 16)
+        high = low
+    elif FMT == Q4_K or FMT == Q5_K:
         pair = scale.to(gl.int32)
-        scale_low = gl.expand_dims(_twice(_low_half(supers) * (pair & 0xFF).to(gl.float32) * SCALE), 2)
-        scale_high = scale_low
-        minimum = gl.expand_dims(_twice(_low_half(supers >> 16) * ((pair >> 8) & 0xFF).to(gl.float32) * -SCALE), 2)
-        OFFSET: gl.constexpr = 0x64006400  # 1024
-    return _halves(first, scale_low, minimum, OFFSET), _halves(second, scale_high, minimum, OFFSET)
+        low = _low_half(supers) * (pair & 0xFF).to(gl.float32)
+        added = -_low_half(supers >> 16) * ((pair >> 8) & 0xFF).to(gl.float32)
+        high = low
+    elif FMT == Q6_K:
+        pair = scale.to(gl.int32)
+        low = supers.to(gl.float32) * _signed_byte(pair, 0)
+        high = supers.to(gl.float32) * _signed_byte(pair, 1)
+    elif FMT == NVFP4:
+        pair = scale.to(gl.int32)
+        low = supers * _e4m3(pair & 0xFF)
+        high = supers * _e4m3((pair >> 8) & 0xFF)
+    elif FMT == IQ4_XS:
+        low = supers.to(gl.float32) * scale.to(gl.float32)
+        high = low
+    elif FMT == MXFP4:
+        low = (gl.maximum(scale.to(gl.int32) - 1, 0) << 23).to(gl.float32, bitcast=True)
+        high = low
+    else:
+        low = scale.to(gl.float32)
+        high = low
+    return low, high, added
+
+
+@gluon.jit
+def _unpack(FMT: gl.constexpr, tile):
+    """(four halves per word of columns 0 to 15 of each block, the same of columns 16 to 31), [64, 4, 4] f16 each."""
+    q, more, scale, supers = tile
+    first, second = _words(FMT, q, more)
+    low, high, added = _scales(FMT, scale, supers)
+    added = gl.expand_dims(_twice(added * SCALE), 2)
+    OFFSET: gl.constexpr = _offset(FMT)
+    return (
+        _halves(first, gl.expand_dims(_twice(low * SCALE), 2), added, OFFSET),
+        _halves(second, gl.expand_dims(_twice(high * SCALE), 2), added, OFFSET),
+    )
 
 
 @gluon.jit

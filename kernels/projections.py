@@ -38,7 +38,8 @@ class _Rows:
 
     def takes(self, weight: QuantWeight) -> bool:
         x = self._arguments[0]
-        return x.num_tokens > FEW and (fits(weight, x.num_tokens) or (weight.format in HALVES and x.num_cols % 128 == 0))
+        is_half = weight.format in HALVES and x.num_cols % 128 == 0
+        return x.num_tokens > FEW and (is_half or fits(weight, x.num_tokens))
 
     def parts(self, weight: QuantWeight) -> Tensor:
         """[num_splits, num_tokens, num_rows] f32, still to be added up."""

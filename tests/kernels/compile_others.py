@@ -45,7 +45,7 @@ def many_rows(target: GPUTarget) -> int:
     """The Gluon kernel of every format, and of fewest and most rows for one; returns how many that are."""
     planes = {"q_ptr": "quants", "h_ptr": "high", "s_ptr": "scales", "d_ptr": "supers"}
     tensors = ("x_ptr", "y_ptr", *planes)
-    jobs = [(kind, 32) for kind in FORMATS] + [(FORMATS[1], 16), (FORMATS[1], 128)]
+    jobs = [(kind, 32) for kind in FORMATS] + [(QuantFormat.Q4_K, 16), (QuantFormat.Q4_K, 128)]
     for kind, num_tokens in jobs:
         weight = random_weight(64, 256, kind)
         constants = {"FMT": int(kind), "COLS": 2048, "M": num_tokens, "SPLITS": 2, "STAGES": STAGES,

@@ -65,7 +65,7 @@ def test_matrices_of_every_kind_side_by_side(num_tokens: int, cols: int) -> None
 
 
 @pytest.mark.parametrize(("kind", "hidden", "group"), [(QuantFormat.Q8_0, 288, 0), (QuantFormat.Q8_0, 288, 128),
-                                                       (QuantFormat.F16, 96, 128), (QuantFormat.Q4_0, 32, 128)])
+                                                       (QuantFormat.F16, 96, 128), (QuantFormat.F32, 32, 128)])
 def test_residual_and_next_input(kind: QuantFormat, hidden: int, group: int) -> None:
     x = random_activation(16, 512)
     weight = random_weight(hidden, 512, kind)
@@ -102,5 +102,6 @@ def test_parts_follow_the_matrix_alone() -> None:
         return num_splits(QuantWeight(QuantFormat.Q4_K, rows, cols, plane, plane, plane, plane))
 
     assert [splits(17408, 5120), splits(5120, 17408), splits(2048, 4096), splits(248320, 2048)] == [2, 7, 8, 1]
-    assert not fits(random_weight(64, 256, QuantFormat.Q4_0), 16)
+    assert not fits(random_weight(64, 256, QuantFormat.BF16), 16)
+    assert not fits(random_weight(64, 256, QuantFormat.Q4_K), 24)
     assert all(fits(random_weight(64, 256, kind), 16) for kind in FORMATS)
