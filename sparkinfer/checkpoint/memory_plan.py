@@ -14,6 +14,10 @@ from pathlib import Path
 from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.checkpoint.hparams import HParams
 
+# Types that the CPU kernels multiply by as they are (kernels/cpu/packed_layout.py, and the floats).
+CPU_TYPES = frozenset((
+    "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4",
+))
 _BF16_BYTES, _SCALE_BYTES, _F32_BYTES = 2, 2, 4
 
 
@@ -21,10 +25,12 @@ _BF16_BYTES, _SCALE_BYTES, _F32_BYTES = 2, 2, 4
 class MemoryPlan:
     """Bytes of weights as stored and as float32, of keys and values in each cache type, and of recurrent state.
 
-    A GPU holds weights as they are stored, its cache is bf16 or int8; the CPU's are float32, or int8 for the cache.
+    A GPU holds weights as they are stored, its cache is bf16 or int8. A CPU's cache is float32 or int8, its
+    weights are as stored too where its kernels know their types; on one without AVX2 all of them are float32.
     """
 
     weights_bytes: int
+    weights_cpu_bytes: int
     weights_f32_bytes: int
     kv_f32_bytes: int
     kv_bf16_bytes: int
@@ -41,11 +47,11 @@ class MemoryPlan:
 
     @property
     def total_cpu_bytes(self) -> int:
-        return self.weights_f32_bytes + self.kv_f32_bytes + self.state_bytes
+        return self.weights_cpu_bytes + self.kv_f32_bytes + self.state_bytes
 
     @property
     def total_cpu_int8_bytes(self) -> int:
-        return self.weights_f32_bytes + self.kv_int8_bytes + self.state_bytes
+        return self.weights_cpu_bytes + self.kv_int8_bytes + self.state_bytes
 
 
 def plan_memory(gguf: GGUFFile, hparams: HParams, num_tokens: int, num_seqs: int) -> MemoryPlan:
@@ -55,6 +61,7 @@ def plan_memory(gguf: GGUFFile, hparams: HParams, num_tokens: int, num_seqs: int
     state = hparams.ssm_time_step_rank * hparams.ssm_state_size**2
     return MemoryPlan(
         weights_bytes=sum(info.num_bytes for info in gguf.tensors.values() if not is_nextn(info.name, hparams)),
+        weights_cpu_bytes=weights_cpu_bytes(gguf, hparams),
         weights_f32_bytes=weights_f32_bytes(gguf, hparams),
         kv_f32_bytes=heads * hparams.head_dim * _F32_BYTES,
         kv_bf16_bytes=heads * hparams.head_dim * _BF16_BYTES,
@@ -66,6 +73,15 @@ def plan_memory(gguf: GGUFFile, hparams: HParams, num_tokens: int, num_seqs: int
 def weights_f32_bytes(gguf: GGUFFile, hparams: HParams) -> int:
     """What the trunk's weights take as float32."""
     return _F32_BYTES * sum(info.num_elements for info in gguf.tensors.values() if not is_nextn(info.name, hparams))
+
+
+def weights_cpu_bytes(gguf: GGUFFile, hparams: HParams) -> int:
+    """What they take packed for the CPU kernels: as in the file, or float32 where those do not know the type."""
+    return sum(
+        info.num_bytes if info.ggml_type.name in CPU_TYPES else info.num_elements * _F32_BYTES
+        for info in gguf.tensors.values()
+        if not is_nextn(info.name, hparams)
+    )
 
 
 def is_nextn(tensor_name: str, hparams: HParams) -> bool:

@@ -38,6 +38,7 @@ def summarize(gguf: GGUFFile, hparams: HParams, num_tokens: int, num_seqs: int) 
             "context": num_tokens,
             "sequences": num_seqs,
             "weights": plan.weights_bytes,
+            "weights_cpu": plan.weights_cpu_bytes,
             "weights_f32": plan.weights_f32_bytes,
             "kv_f32": plan.kv_f32_bytes,
             "kv_bf16": plan.kv_bf16_bytes,

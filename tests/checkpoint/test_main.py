@@ -134,18 +134,20 @@ def test_what_is_no_count_is_said(model: Path, capsys: pytest.CaptureFixture[str
     assert "is not a whole number from 1 to 2147483647" in capsys.readouterr().err
 
 
-def test_the_cpu_holds_float32(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
-    """One byte and a bit per element in the file, four in memory; int8 is the CPU's other cache type."""
+def test_what_the_cpu_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    """Weights as in the file where its kernels know the type, else four bytes each; int8 is its other cache type."""
     path = tmp_path / "tiny.gguf"
     tensors = model_tensors("llama", 1)
     shape = tensors["token_embd.weight"].shape
     tensors |= {"token_embd.weight": builder.Tensor(shape, GGMLType.F16)}
+    name, (rows, columns) = "blk.0.ffn_down.weight", tensors["blk.0.ffn_down.weight"].shape
+    tensors |= {name: builder.Tensor((rows, columns), GGMLType.F64)}
     path.write_bytes(gguf_bytes(model_metadata("llama", 1), tensors))
     memory = summary(capsys, str(path), "--ctx", "100")["memory"]
-    assert memory["weights_f32"] - memory["weights"] == 2 * shape[0] * shape[1]
+    assert memory["weights_f32"] - memory["weights_cpu"] == 2 * shape[0] * shape[1]
+    assert memory["weights"] - memory["weights_cpu"] == 4 * rows * columns
     assert memory["kv_f32"] == 100 * 2 * 2 * 8 * 4
-    assert memory["total_cpu"] == memory["weights_f32"] + memory["kv_f32"]
-    assert memory["total_cpu"] > memory["total_bf16"]
+    assert memory["total_cpu"] == memory["weights_cpu"] + memory["kv_f32"]
     less = memory["total_cpu"] - memory["kv_f32"] + memory["kv_int8"]
     for size, verdict in (
         (memory["total_cpu"], "fits in"), (memory["total_cpu"] - 1, "fits with an int8"), (less - 1, "does not fit in"),
