@@ -14,8 +14,10 @@ import torch
 from kernels.cpu.dot import dot_instruction
 from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.checkpoint.hparams import HParams
+from sparkinfer.checkpoint.memory_plan import CPU_TYPES
 from sparkinfer.model.cpu import coverage
 from sparkinfer.model.cpu.model import CpuModel
+from sparkinfer.model.cpu.weights import FLOAT_KINDS, LAYOUTS_BY_NAME
 from sparkinfer.model.registry import Model
 from tests.model.driver import Driver, load_cpu, run_chunks
 from tests.model.tiny import ARCHITECTURES, golden
@@ -103,6 +105,10 @@ def test_head_and_hidden_states_make_the_logits(architecture: str, cpu_model) ->
         hidden = model.hidden_states(batch, driver.kv_cache, driver.state_pool)
         assert torch.equal(model.head(hidden), whole)
         assert torch.equal(model.head(hidden[[7, 3]]), whole[[7, 3]])
+
+
+def test_the_summary_of_a_file_knows_the_types() -> None:
+    assert {*LAYOUTS_BY_NAME, *(kind.upper() for kind in FLOAT_KINDS.values())} == CPU_TYPES
 
 
 def test_what_is_not_covered_is_named(tiny_path: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
