@@ -5,6 +5,7 @@ Knows the service and the counters; never a request that generates.
 
 from __future__ import annotations
 
+from sparkinfer.api.anthropic.models import model_object, models_page
 from sparkinfer.api.models import ModelInfo, info_document
 from sparkinfer.api.models_document import ModelsDocument
 from sparkinfer.api.openapi import openapi_document
@@ -50,14 +51,18 @@ class Documents:
             raise RequestError(503, "The model is not ready", code="not_ready")
         return json_response({"status": "ready"})
 
-    async def models(self, _exchange: Exchange) -> Response:
-        """GET /v1/models"""
-        return json_response(self._models.list(self._info(), self._is_ready()))
+    async def models(self, exchange: Exchange) -> Response:
+        """GET /v1/models, as OpenAI or, for a client that says so, Anthropic has it"""
+        info = self._info()
+        if exchange.header("anthropic-version"):
+            return json_response(models_page(info))
+        return json_response(self._models.list(info, self._is_ready()))
 
     async def model(self, exchange: Exchange) -> Response:
         """GET /v1/models/{id}"""
         model_id = exchange.path.removeprefix(MODEL_PREFIX)
-        return json_response(self._models.find(self._info(), model_id, self._is_ready()))
+        found = self._models.find(self._info(), model_id, self._is_ready())
+        return json_response(model_object(self._info()) if exchange.header("anthropic-version") else found)
 
     async def info(self, _exchange: Exchange) -> Response:
         """GET /v1/info"""

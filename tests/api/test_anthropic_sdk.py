@@ -153,6 +153,14 @@ def test_count_tokens(client: anthropic.Anthropic) -> None:
     assert beta.input_tokens == 5
 
 
+def test_models(client: anthropic.Anthropic) -> None:
+    (model,) = client.models.list()
+    assert (model.id, model.display_name, model.lifecycle, model.max_input_tokens) == ("tiny", "tiny", "active", 512)
+    assert client.models.retrieve("tiny") == model
+    with pytest.raises(anthropic.NotFoundError):
+        client.models.retrieve("other")
+
+
 def test_beta_route(app: AppServer, client: anthropic.Anthropic) -> None:
     app.pool.script = says(("content", "Hi"))
     reply = client.beta.messages.create(**BODY, betas=["interleaved-thinking-2025-05-14"], metadata={"user_id": "u"})
