@@ -18,7 +18,7 @@ test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest
 
 conformance: $(VENV)/.installed-conformance
-	$(BIN)/python -m pytest conformance
+	$(BIN)/python -m pytest --timeout=300 conformance
 
 check: $(VENV)/.installed-test
 	$(BIN)/ruff check .
