@@ -44,8 +44,32 @@ CHAT: dict[str, Any] = {
     "response_format": {"type": "text"}, "user": "u", "metadata": {"a": "b"}, "tool_choice": "none",
     "priority": 1, "ignore_eos": True, "max_completion_tokens": 3, "add_generation_prompt": True,
 }  # fmt: skip
+SCHEMA: dict[str, Any] = {
+    "type": "object", "required": ["x"], "$defs": {"t": {"enum": ["a", None, 2]}}, "additionalProperties": False,
+    "properties": {
+        "x": {"type": "integer", "minimum": 0, "maximum": 9},
+        "s": {"type": "string", "pattern": "^a+$", "maxLength": 5},
+        "t": {"$ref": "#/$defs/t"}, "u": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        "l": {"type": "array", "items": {"type": "number", "multipleOf": 0.5}, "minItems": 1, "uniqueItems": True},
+    },
+}
+TOOLS: dict[str, Any] = {
+    "tools": [
+        {"type": "function", "function": {"name": "f", "description": "d", "parameters": SCHEMA, "strict": True}},
+        {"type": "function", "function": {"name": "g"}},
+    ],
+    "tool_choice": {"type": "function", "function": {"name": "g"}}, "parallel_tool_calls": False, "ignore_eos": False,
+}
+FORMS: list[dict[str, Any]] = [
+    {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA, "strict": True}}},
+    {"response_format": None, "structured_outputs": {"regex": "[a-c]{2}|x"}}, {"guided_choice": ["yes", "no"]},
+    {"guided_grammar": 'start: "a" | "b" start'}, {"guided_json": {"type": "object"}},
+]
 BODIES: dict[str, list[dict[str, Any]]] = {
-    "/v1/chat/completions": [CHAT, CHAT | {"stream": True}],
+    "/v1/chat/completions": [
+        CHAT, CHAT | {"stream": True}, CHAT | TOOLS, CHAT | TOOLS | FORMS[0] | {"stream": True},
+        *(CHAT | form for form in FORMS),
+    ],
     "/v1/completions": [
         {"prompt": "hello there", "max_tokens": 4, "echo": True, "logprobs": 2, "n": 2, "stop": "q"},
         {"prompt": ["a b", "c"], "max_tokens": 3, "stream": True, "best_of": 1, "suffix": None},
