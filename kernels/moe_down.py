@@ -116,9 +116,11 @@ def _moe_down_kernel(
                ss_ptr + m * (N // 16), N)
 
 
-def down_tile(quant_format: QuantFormat, ffn: int) -> RowTile:
+def down_tile(quant_format: QuantFormat, ffn: int, num_tokens: int) -> RowTile:
     """The tile that was fastest on an H200 (docs/performance.md)."""
-    return block_tile(quant_format, 8 * ffn, num_warps=8, chunks=32)
+    if num_tokens > 1:
+        return block_tile(quant_format, 8 * ffn, num_warps=4, chunks=32)
+    return block_tile(quant_format, 8 * ffn, num_warps=16 if ffn <= 512 else 8, chunks=32)
 
 
 def moe_down(
@@ -144,7 +146,7 @@ def moe_down(
     out:          [num_tokens, hidden], every plane written
     """
     num_tokens, hidden = residual.shape
-    tile = tile or down_tile(down.format, down.num_cols)
+    tile = tile or down_tile(down.format, down.num_cols, num_tokens)
     shared = shared_down or down
     other = block_tile(shared.format, 8 * shared.num_cols, tile.num_warps, tile.chunks)
     planes = [p for w in (down, shared) for p in (w.quants, w.high, w.scales, w.supers)]

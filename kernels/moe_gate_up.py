@@ -104,9 +104,11 @@ def _moe_gate_up_kernel(
                      SHARED_DEPTH, NATIVE)
 
 
-def expert_tile(quant_format: QuantFormat, num_cols: int) -> RowTile:
+def expert_tile(quant_format: QuantFormat, ffn: int, num_cols: int, num_tokens: int) -> RowTile:
     """The tile that was fastest on an H200 (docs/performance.md)."""
-    return block_tile(quant_format, num_cols, num_warps=8, chunks=32, depth=2)
+    if num_tokens > 1:
+        return block_tile(quant_format, num_cols, num_warps=4, chunks=32, depth=2)
+    return block_tile(quant_format, num_cols, num_warps=8, chunks=32, depth=2 if ffn <= 512 else 1)
 
 
 def moe_gate_up(
@@ -134,7 +136,7 @@ def moe_gate_up(
     num_experts = logits.shape[1] - (shared is not None)
     ffn = gate.num_rows // num_experts
     shared_gate, shared_up = shared or (gate, up)
-    tile = tile or expert_tile(gate.format, gate.num_cols)
+    tile = tile or expert_tile(gate.format, ffn, gate.num_cols, x.num_tokens)
     other = block_tile(shared_gate.format, gate.num_cols, tile.num_warps, tile.chunks, tile.depth)
     planes = [p for w in (gate, up, shared_gate, shared_up) for p in (w.quants, w.high, w.scales, w.supers)]
     options = {"launch_pdl": True} if pdl else {}

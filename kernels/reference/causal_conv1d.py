@@ -59,3 +59,15 @@ def causal_conv1d(
         out.addcmul_(rows[plan.token_rows - (kernel - 1 - tap)], weight[:, tap])
     conv_state[state_slots] = rows[plan.last_rows].view(-1, kernel - 1, channels).transpose(1, 2)
     return silu(out)
+
+
+def causal_conv_silu(x: Tensor, taps: Tensor, ring: Tensor, start: int) -> Tensor:
+    """kernels/causal_conv_silu.py in plain torch; its arguments and results."""
+    num_taps = taps.shape[1]
+    rows = torch.cat((torch.roll(ring, -(start % num_taps), 0)[1:], x))
+    out = x * taps[:, -1]
+    for tap in range(num_taps - 1):
+        out.addcmul_(rows[tap : tap + x.shape[0]], taps[:, tap])
+    for position in range(max(start, start + x.shape[0] - num_taps), start + x.shape[0]):
+        ring[position % num_taps] = x[position - start]
+    return F.silu(out)

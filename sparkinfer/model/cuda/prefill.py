@@ -13,7 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernels.causal_conv_silu import causal_conv_silu
 from kernels.quant_format import QuantFormat, QuantWeight
+from kernels.reference.causal_conv1d import causal_conv_silu as plain_conv_silu
 from kernels.reference.gated_delta_rule import l2_normalize
 from kernels.reference.moe import route
 from kernels.reference.paged_attention import gather_rows
@@ -68,6 +70,7 @@ class Prefill:
         is_cpu = device.type == "cpu"
         self._dtype = torch.float32 if is_cpu else torch.float16
         self._delta_rule = plain_delta_rule if is_cpu else chunked_delta_rule
+        self._convolve = plain_conv_silu if is_cpu else causal_conv_silu
         self._grouped_dtype = torch.float32 if is_cpu else torch.bfloat16  # the grouped product's one type
 
     def run(self, batch: PrefillBatch) -> Tensor:
@@ -156,7 +159,8 @@ class Prefill:
     def _delta_net(self, layer: DeltaNetLayer, index: int, hidden: Tensor, batch: PrefillBatch) -> Tensor:
         small, eps = layer.small, self._weights.eps
         projected = self._project(hidden, layer.projections)
-        state = self._pools.state[index]
+        ring, state = self._pools.conv[index], self._pools.state[index]
+        assert ring is not None
         assert state is not None
         heads, head_dim = state.shape[1], state.shape[2]
         channels, width = small.conv.shape[0], heads * head_dim
@@ -165,7 +169,7 @@ class Prefill:
         beta = torch.sigmoid(beta)
         out = torch.empty(hidden.shape[0], heads, head_dim, device=self._device)
         for chunk in batch.chunks:
-            convolved = F.silu(self._convolve(mixed[chunk.rows], small.conv, index, chunk))
+            convolved = self._convolve(mixed[chunk.rows], small.conv, ring[chunk.slot], chunk.start)
             parts = torch.unflatten(convolved, 1, (-1, head_dim))
             q, k, v = torch.split(parts, [small.num_k_heads, small.num_k_heads, heads], dim=1)
             repeats = (1, heads // small.num_k_heads, 1)
@@ -173,19 +177,6 @@ class Prefill:
             out[chunk.rows] = self._delta_rule(q, k, v, g[chunk.rows], beta[chunk.rows], state[chunk.slot])
         out = rms_norm(out, small.norm, eps).flatten(1) * F.silu(z)
         return self._matmul(out, layer.output)
-
-    def _convolve(self, x: Tensor, taps: Tensor, index: int, chunk: Chunk) -> Tensor:
-        """Causal convolution over [num_tokens, channels], its past read from the ring and the ring moved on."""
-        ring = self._pools.conv[index]
-        assert ring is not None
-        columns, num_taps = ring[chunk.slot], taps.shape[1]
-        past = [columns[(chunk.start - back) % num_taps] for back in range(num_taps - 1, 0, -1)]
-        rows = torch.cat((torch.stack(past), x))
-        out = sum(rows[tap : tap + chunk.num_tokens] * taps[:, tap] for tap in range(num_taps))
-        assert isinstance(out, Tensor)
-        for position in range(max(chunk.start, chunk.end - num_taps), chunk.end):
-            columns[position % num_taps] = x[position - chunk.start]
-        return out
 
     def _dense(self, ffn: DenseFFN, hidden: Tensor) -> Tensor:
         if ffn.is_gelu:
@@ -208,8 +199,9 @@ class Prefill:
         rows = hidden.index_select(0, order // ffn.top_k).to(self._grouped_dtype)
         gate, up = (self._grouped(rows, weight, ends).float() for weight in (ffn.gate, ffn.up))
         grouped = self._grouped((F.silu(gate) * up).to(self._grouped_dtype), ffn.down, ends).float()
-        routed = torch.empty_like(grouped).index_copy_(0, order, grouped).view(-1, ffn.top_k, grouped.shape[1])
-        out = (routed * weights[:, :, None]).sum(1)
+        places = torch.empty_like(order).scatter_(0, order, torch.arange(order.shape[0], device=self._device))
+        routed = grouped.index_select(0, places).view(-1, ffn.top_k, grouped.shape[1])
+        out = torch.bmm(weights[:, None, :], routed)[:, 0]
         if ffn.shared is not None:
             out = out + torch.sigmoid(logits[:, num_experts:]) * self._swiglu(hidden, *ffn.shared)
         return out

@@ -15,6 +15,7 @@ from torch import Tensor
 from kernels.quant_format import QuantFormat, QuantWeight
 from kernels.repack import concat_rows, repack, select_rows
 from sparkinfer.checkpoint.gguf import GGUFFile
+from sparkinfer.errors import CheckpointError
 from sparkinfer.model.loader import Progress
 
 PIECE_BYTES = 64 << 20          # of pinned memory, twice; large enough that the copies' fixed costs vanish
@@ -39,6 +40,7 @@ class TensorReader:
     def values(self, name: str) -> Tensor:
         """A small tensor in f32, in the file's shape."""
         values = np.array(self._gguf.dequantize(name), np.float32)
+        self._require_finite(name, torch.from_numpy(values))
         self._advance(name)
         return torch.from_numpy(values).to(self._device)
 
@@ -68,6 +70,7 @@ class TensorReader:
         matrices = []
         for name in names:
             values = np.array(self._gguf.dequantize(name), np.float32)
+            self._require_finite(name, torch.from_numpy(values))
             rows = values.reshape(-1, values.shape[-1])
             factors = self._factors(name)
             matrices.append(rows if factors is None else rows * np.repeat(factors, len(rows) // len(factors))[:, None])
@@ -87,11 +90,19 @@ class TensorReader:
         rows = max(1, REPACK_ELEMENTS // self._gguf.info(name).shape[-1])
         parts = [repack(piece, kind) for piece in torch.split(raw, rows)]
         weight = parts[0] if len(parts) == 1 else concat_rows(parts)
+        self._require_finite(name, *float_planes(weight))
         factors = self._factors(name)
         if kind == QuantFormat.NVFP4 and factors is not None:
             per_row = torch.from_numpy(factors).repeat_interleave(weight.num_rows // len(factors))
             weight.supers.mul_(per_row.to(self._device)[:, None])
         return weight
+
+    def _require_finite(self, name: str, *numbers: Tensor) -> None:
+        for tensor in numbers:
+            if not torch.stack(torch.aminmax(tensor)).isfinite().all():  # both are NaN if any number is
+                raise CheckpointError(
+                    f"{self._gguf.path}: tensor {name!r} holds values that are not finite: the file is damaged"
+                )
 
     def _factors(self, name: str) -> npt.NDArray[np.float32] | None:
         """What lies beside a tensor whose format has no room for it: one factor, or one per expert."""
@@ -120,6 +131,16 @@ class TensorReader:
     def _advance(self, name: str) -> None:
         self._bytes_done += self._gguf.info(name).num_bytes
         self._progress(self._bytes_done, self._bytes_total)
+
+
+def float_planes(weight: QuantWeight) -> list[Tensor]:
+    """The planes that hold floating-point numbers: scales, or the matrix itself."""
+    found = []
+    for plane in {id(p): p for p in (weight.quants, weight.scales, weight.supers)}.values():
+        is_pair = plane.dtype == torch.int32 and plane is not weight.quants  # f16 d | m
+        if is_pair or plane.is_floating_point():
+            found.append(plane.view(torch.float16) if is_pair else plane)
+    return found
 
 
 def plain_weight(values: Tensor) -> QuantWeight:
