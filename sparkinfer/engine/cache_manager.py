@@ -152,11 +152,10 @@ class CacheManager:
         if cache is None or not output.rows:
             return
         for row in output.scheduled:
-            if row.token_ids is not None:
-                if (lease := self._leases.get(row.sequence)) is not None:
-                    known = min(row.start + row.num_tokens, len(lease.data) // 4)  # forced tokens came later
-                    self._insert(row.sequence, lease, lease.data, known)
-                    self._shared_prefill.advance(row.sequence)
+            if row.token_ids is not None and (lease := self._leases.get(row.sequence)) is not None:
+                known = min(row.start + row.num_tokens, len(lease.data) // 4)  # forced tokens came later
+                self._insert(row.sequence, lease, lease.data, known)
+                self._shared_prefill.advance(row.sequence)
         cache.epoch += 1
         output.epoch = cache.epoch
         output.state_copies, self._state_copies = self._state_copies, []
