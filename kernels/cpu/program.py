@@ -39,9 +39,24 @@ FUTEX, FUTEX_WAIT, FUTEX_WAKE = 202, 128, 129
 KERNEL_SIGNATURE = types.void(types.int64, types.int64, types.int64, types.int64, types.int64)
 
 
-def jit_kernel(function: Any) -> Any:
-    """Compile a kernel, or take it from the cache on disk; `.address` is what an instruction names."""
-    return cfunc(KERNEL_SIGNATURE, cache=True)(function)
+class Kernel:
+    """A kernel, compiled or taken from the cache on disk when it is first needed."""
+
+    def __init__(self, function: Any) -> None:
+        self.name: str = function.__name__
+        self._function = function
+        self._compiled: Any = None
+
+    def compile(self) -> int:
+        """The address that instructions name."""
+        if self._compiled is None:
+            self._compiled = cfunc(KERNEL_SIGNATURE, cache=True)(self._function)
+        return int(self._compiled.address)
+
+
+def jit_kernel(function: Any) -> Kernel:
+    """Make a kernel of a function of five int64."""
+    return Kernel(function)
 
 
 def jit_part(result: Any, *arguments: Any) -> Any:

@@ -6,7 +6,7 @@ Knows kernels' words; never layers.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from kernels.cpu import program as words
 from kernels.cpu.matmul import matmul_kernel
+from kernels.cpu.program import Kernel
 from kernels.cpu.quant_tile import RECORD_BYTES
 from sparkinfer.model.cpu.memory import aligned_bytes, aligned_copy
 from sparkinfer.model.cpu.weights import PackedMatrix
@@ -54,6 +55,7 @@ class ProgramWriter:
     def __init__(self, max_rows: int) -> None:
         self.max_rows = max_rows
         self._rows: list[npt.NDArray[np.int64]] = []
+        self._kernels: list[Kernel] = []
         self._body_length = 0
         self._pending: list[tuple[int, int, Pending]] = []
         self._buffers: dict[str, Buffer] = {}
@@ -87,7 +89,7 @@ class ProgramWriter:
         )
 
     def write(
-        self, kernel: Any, count: int, factor: int, *arguments: Word | Pending | Buffer | None, waits: bool = True,
+        self, kernel: Kernel, count: int, factor: int, *arguments: Word | Pending | Buffer | None, waits: bool = True,
         grain: int = 1,
     ) -> None:
         """An instruction of factor * step[count] units; a Buffer stands for its address and row bytes, None for two 0.
@@ -95,9 +97,8 @@ class ProgramWriter:
         waits: for all instructions before it
         """
         row = np.zeros(words.WORDS, np.int64)
-        row[[words.KERNEL, words.FACTOR, words.COUNT, words.WAITS, words.GRAIN]] = (
-            kernel.address, factor, count, waits, grain,
-        )
+        row[[words.FACTOR, words.COUNT, words.WAITS, words.GRAIN]] = factor, count, waits, grain
+        self._kernels.append(kernel)
         at = words.ARGUMENTS
         for argument in arguments:
             if isinstance(argument, Pending):
@@ -148,8 +149,16 @@ class ProgramWriter:
         """What follows is the head."""
         self._body_length = len(self._rows)
 
+    def compile(self, without: Collection[str]) -> None:
+        """Compile the kernels written so far, but for those of these names."""
+        for kernel in dict.fromkeys(self._kernels):
+            if kernel.name not in without:
+                kernel.compile()
+
     def finish(self) -> Program:
-        """The program; it keeps the memory that it names."""
+        """The program, its kernels compiled; it keeps the memory that it names."""
+        for row, kernel in zip(self._rows, self._kernels):
+            row[words.KERNEL] = kernel.compile()
         return Program(np.ascontiguousarray(np.stack(self._rows)), self._body_length, self._pending, self._kept)
 
     def _buffer(self, name: str, row_bytes: int, rows_per_row: int) -> Buffer:
