@@ -2,11 +2,11 @@
 
     python ops/bench/grammar.py masks                    # llguidance, as we use it, on Qwen3.5's 248,320 tokens
     python ops/bench/grammar.py masks --xgrammar DIR     # and xgrammar, installed with pip --no-deps -t DIR
-    python ops/bench/grammar.py loop                     # 64 streams of a scripted engine, none or 32 of them held
+    python ops/bench/grammar.py loop                     # 64 sequences of a scripted engine, none or 32 of them held
     python ops/bench/grammar.py bombs                    # 16 streams, and schemas that are meant to take for ever
 
-Masks are computed along texts that the grammars allow, each twice: the second time the lexer knows the way. The loop
-and the streams are measured through the whole server. Latencies include what else runs on the machine's cores.
+Masks are computed along texts that the grammars allow, each twice: the second time the lexer knows the way. The streams
+are measured through the whole server. Latencies include what else runs on the machine's cores.
 """
 
 from __future__ import annotations
@@ -26,16 +26,27 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
+from ipc.mask_table import MaskTable
 from sparkinfer.checkpoint.fetch import resolve
-from sparkinfer.config import DEFAULT_MODEL, ModelConfig, cache_dir
+from sparkinfer.config import DEFAULT_MODEL, ModelConfig, SchedulerConfig, cache_dir
+from sparkinfer.engine.block_manager import BlockManager
+from sparkinfer.engine.cache_manager import CacheManager
+from sparkinfer.engine.engine import Engine
+from sparkinfer.engine.fake_model_runner import ScriptedModelRunner, StepCost, cycle_script
+from sparkinfer.engine.mask_source import NO_MASK_ROW
+from sparkinfer.engine.scheduler import Scheduler
+from sparkinfer.engine.step_events import StepEvents
 from sparkinfer.grammar.grammar_spec import GrammarSpec
 from sparkinfer.grammar.matcher import Matcher
 from sparkinfer.grammar.tokenizer_adapter import grammar_tokenizer
-from sparkinfer.request import JsonObjectFormat, JsonSchemaFormat, Tool, ToolPolicy
+from sparkinfer.request import JsonObjectFormat, JsonSchemaFormat, RequestId, Tool, ToolPolicy
+from sparkinfer.sampling_params import SamplingParams
 from sparkinfer.text.answer_grammar import answer_grammar
 from sparkinfer.text.tokenizer import Tokenizer
 from tests.system.harness import Server
+from workers.gpu_masks import TableMasks
 
+VOCABULARY = 248_320
 PERSON = {
     "type": "object",
     "properties": {
@@ -121,7 +132,7 @@ def xgrammar_masks(directory: str, tokenizer: Tokenizer) -> None:
     tokens = [tokenizer.token_bytes(i) for i in range(tokenizer.vocab_size)]
     info = xgrammar.TokenizerInfo(tokens, stop_token_ids=sorted(tokenizer.stop_token_ids))
     compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
-    print(f"xgrammar {xgrammar.__version__}; tokenizer: {time.perf_counter() - started_at:.2f} s")
+    print(f"xgrammar; tokenizer: {time.perf_counter() - started_at:.2f} s")
     bitmask = xgrammar.allocate_token_bitmask(1, tokenizer.vocab_size)
     for name, compile_, text in (
         ("JSON object", compiler.compile_builtin_json_grammar, OBJECT_TEXT),
@@ -181,26 +192,41 @@ def scripted_server(step_us: int) -> Server:
     return Server(model, "engine.runner=scripted", f"engine.scripted_step_us={step_us}", "scheduler.max_num_seqs=64")
 
 
-def steps_of(url: str) -> tuple[int, int]:
-    """Steps so far, and rows that were sampled late."""
-    lines = dict(line.rsplit(" ", 1) for line in httpx.get(f"{url}/metrics").text.splitlines() if line[0] != "#")
-    return int(lines["sparkinfer_engine_steps_total"]), int(lines["sparkinfer_mask_rows_late_total"])
+class Consumer:
+    """An engine's sink that does what the text workers do: after each token the next position's mask is ready."""
+
+    def __init__(self, table: MaskTable) -> None:
+        self._table = table
+
+    def publish(self, events: StepEvents) -> None:
+        for sequence in events.sequences:
+            if sequence.mask_row != NO_MASK_ROW:
+                self._table.mark_ready(sequence.mask_row, sequence.num_tokens)
 
 
 def loop(step_us: int) -> None:
-    """How long steps take with and without masks."""
-    with scripted_server(step_us) as server:
-        streams(server.url, [{"response_format": LETTERS}], 5)  # compiles
-        for held in (0, 32, 0, 32):
-            fields = [{"response_format": LETTERS} if i < held else {} for i in range(64)]
-            before, started_at = steps_of(server.url), time.monotonic()
-            gaps = streams(server.url, fields, 200)
-            elapsed, after = time.monotonic() - started_at, steps_of(server.url)
-            free = np.concatenate([np.array(g) for g in gaps[held:]]) * 1e3
-            steps = after[0] - before[0]
-            print(f"{held:2} of 64 held: {elapsed / steps * 1e3:.2f} ms a step over {steps} steps, "
-                  f"{after[1] - before[1]} late rows; gaps of the free streams: p50 {np.median(free):.2f} ms, "
-                  f"p99 {np.percentile(free, 99):.2f} ms")
+    """How long steps take with and without masks: the engine's own loop, masks in a mask table, always in time."""
+    table = MaskTable.create(64, VOCABULARY)
+    for row in range(64):
+        table.publish(row, 8, np.full(table.num_words, -1, np.int32))
+    for held in (0, 32, 0, 32, 0, 32):
+        runner = ScriptedModelRunner(cycle_script([5, 6, 7], 2000, 0), 64 * 128, 16, StepCost(step_us))
+        runner.set_mask_source(TableMasks(table), VOCABULARY)
+        scheduler = Scheduler(SchedulerConfig(max_num_seqs=64), CacheManager(BlockManager(64 * 128, 16)), 2048)
+        scheduler.output_tokens.forced = TableMasks(table)
+        engine = Engine(scheduler, runner, Consumer(table))
+        for number in range(64):
+            table.mark_ready(number, 8)
+            rows = (number,) if number < held else ()
+            engine.submit(RequestId(number), 0, [1] * 8, SamplingParams(max_tokens=600), mask_rows=rows)
+        times = []
+        while engine.has_work:
+            started_at = time.perf_counter()
+            engine.step()
+            times.append(time.perf_counter() - started_at)
+        steady = np.array(times[50:500]) * 1e3
+        print(f"{held:2} of 64 held: {np.median(steady):.3f} ms a step, p99 {np.percentile(steady, 99):.3f} ms, "
+              f"{engine.stats.num_late_masks} late rows")
 
 
 def bombs(step_us: int) -> None:
