@@ -122,6 +122,10 @@ def _digit_kernel(
     if IS_TOP_P:
         floor = _narrow(row_ptr + TOP_K, _count_target(top_k_ptr, m, num_cols), LAST_DIGIT)
         best = _best(row_ptr)
+    every = tl.program_id(0) * CHUNK + tl.arange(0, CHUNK)
+    largest = tl.max(tl.load(y_ptr + m * num_cols + every, mask=every < num_cols, other=float("-inf")), axis=0)
+    if _ordered(largest) < tl.maximum(base, floor):  # most parts, once the first digit is known
+        return
     shift = (28 - 4 * digit).to(tl.uint32)
     candidate = tl.arange(0, WIDTH)[:, None]
     counts = tl.zeros((WIDTH, PIECE), tl.int64 if IS_TOP_P else tl.int32)
