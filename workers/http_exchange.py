@@ -19,6 +19,7 @@ from sparkinfer.api.usage import Usage
 from sparkinfer.errors import RequestError
 from workers.http_answer import Transport
 
+MAX_DISCARDED = 4  # times the limit, of a body that is too large
 BODY_TIMEOUT_S = 300.0  # a 16 MiB body over 1 Mbit/s takes 130 s
 
 Headers = list[tuple[str, str]]
@@ -122,6 +123,8 @@ class Exchange:
         announced = self.header("content-length")
         length = int(announced) if announced.isdecimal() else None
         if length is not None and length > self._max_body_bytes:
+            if length <= self._max_body_bytes * MAX_DISCARDED:
+                await self._read_chunks()
             raise self._too_large()
         body = await (self._read_chunks() if length is None else self.connection())  # whole: one wake-up, not several
         if length is not None and len(body) != length:
@@ -129,14 +132,17 @@ class Exchange:
         return body
 
     async def _read_chunks(self) -> bytes:
-        """A body of unknown length."""
+        """A body of unknown length. What is too large is read on for a while, or its sender would miss the answer."""
         chunks = []
         num_bytes = 0
         async for chunk in self.connection:
             num_bytes += len(chunk)
-            if num_bytes > self._max_body_bytes:
-                raise self._too_large()
-            chunks.append(chunk)
+            if num_bytes <= self._max_body_bytes:
+                chunks.append(chunk)
+            elif num_bytes > self._max_body_bytes * MAX_DISCARDED:
+                break
+        if num_bytes > self._max_body_bytes:
+            raise self._too_large()
         return b"".join(chunks)
 
     def _too_large(self) -> RequestError:
