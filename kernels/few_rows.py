@@ -21,7 +21,7 @@ from kernels.activation import LEVELS, TINY, rms_factor, store_bytes
 from kernels.half_rows import half_rows
 from kernels.launch import has_dp4a, row_tile
 from kernels.quant_dot import dot_rows, first_tiles
-from kernels.quant_format import QuantActivation, QuantWeight
+from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
 from kernels.quant_mma import first_group, mma_rows, mma_two, warp_rows
 from kernels.quant_unpack import is_float
 
@@ -31,7 +31,8 @@ MIN_ROWS, MAX_ROWS = 5, 8  # up to four rows the vector kernels were faster on a
 def fits(x: QuantActivation, weights: Sequence[QuantWeight]) -> bool:
     """Whether these kernels should take the product: five to eight rows, whole groups of columns."""
     quantised = [w for w in weights if not w.format.is_float]
-    return MIN_ROWS <= x.num_tokens <= MAX_ROWS and bool(quantised) and all(
+    one_order = len({w.format == QuantFormat.Q8_0 for w in quantised}) == 1  # half_rows
+    return MIN_ROWS <= x.num_tokens <= MAX_ROWS and one_order and all(
         w.num_cols % 256 == 0 and w.num_rows >= 16 for w in quantised
     )
 
@@ -138,7 +139,8 @@ def _few_rows_residual_kernel(
 @triton.jit
 def _few_rows_swiglu_kernel(
     gq_ptr, gh_ptr, gs_ptr, gd_ptr, uq_ptr, uh_ptr, us_ptr, ud_ptr, half_ptr, factors_ptr, v_ptr, ys_ptr, ym_ptr,
-    FMT: tl.constexpr, COLS: tl.constexpr, FFN: tl.constexpr, M: tl.constexpr, W: tl.constexpr, NATIVE: tl.constexpr, PDL: tl.constexpr,
+    FMT: tl.constexpr, COLS: tl.constexpr, FFN: tl.constexpr, M: tl.constexpr, W: tl.constexpr, NATIVE: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     block = tl.program_id(0)
     if PDL:
@@ -178,9 +180,10 @@ def few_rows_gemv(
     padded = [*weights, *[weights[0]] * missing]
     formats = [int(w.format) for w in weights] + [-1] * missing
     planes = [argument for w in padded for argument in (w.quants, w.high, w.scales, w.supers, w.num_rows)]
-    half = half_rows(x, eps, pdl=pdl)
+    half = half_rows(x, next(w for w in weights if not w.format.is_float), eps, pdl=pdl)
     _few_rows_gemv_kernel[(sum(programs),)](
-        *planes, half.values.view(torch.int32), half.factors, x.values.view(torch.int32), x.scales, x.sums, x.plain, x.square_sums, out, out.stride(0),
+        *planes, half.values.view(torch.int32), half.factors, x.values.view(torch.int32), x.scales, x.sums, x.plain,
+        x.square_sums, out, out.stride(0),
         0.0 if eps is None else eps, sum(programs[1:2]), sum(programs[2:]), FMT0=formats[0], FMT1=formats[1],
         FMT2=formats[2], COLS=x.num_cols, M=x.num_tokens, W=num_warps, NORM=eps is not None,
         **_options(pdl, num_warps),
@@ -193,7 +196,7 @@ def few_rows_residual(
 ) -> None:
     """`quant_gemv_residual` where `fits` says so."""
     num_warps = num_warps or _warps(x.num_cols)
-    half = half_rows(x, eps if group else None, group, pdl)
+    half = half_rows(x, weight, eps if group else None, group, pdl)
     _few_rows_residual_kernel[(weight.num_rows // 16,)](
         weight.quants, weight.high, weight.scales, weight.supers, half.values.view(torch.int32), half.factors, residual,
         norm_weight, out.values, out.scales, out.sums, out.plain, out.square_sums, FMT=int(weight.format),
@@ -208,8 +211,9 @@ def few_rows_swiglu(
     """`quant_swiglu` where `fits` says so."""
     num_warps = num_warps or _warps(x.num_cols)
     planes = [p for w in (gate, up) for p in (w.quants, w.high, w.scales, w.supers)]
-    half = half_rows(x, eps, pdl=pdl)
+    half = half_rows(x, gate, eps, pdl=pdl)
     _few_rows_swiglu_kernel[(gate.num_rows // 16,)](
-        *planes, half.values.view(torch.int32), half.factors, out.values, out.scales, out.sums, FMT=int(gate.format), COLS=x.num_cols, FFN=gate.num_rows, M=x.num_tokens, W=num_warps,
+        *planes, half.values.view(torch.int32), half.factors, out.values, out.scales, out.sums, FMT=int(gate.format),
+        COLS=x.num_cols, FFN=gate.num_rows, M=x.num_tokens, W=num_warps,
         **_options(pdl, num_warps),
     )

@@ -1,8 +1,8 @@
 """Rows of 16-bit integers as f16 numbers of at most 1, norm factors applied, in the order that `quant_mma` reads.
 
 The tensor cores' operands: value = factor of the row * number. For each 256 columns: 8 pieces of 16 bytes of each of 32
-lanes, lane 4g + t those of token g, columns 64t and on, each four columns in the order 0, 2, 1, 3. So a warp reads 512
-bytes at once.
+lanes, lane 4g + t those of token g, each four columns in the order 0, 2, 1, 3. So a warp reads 512 bytes at once. Lane
+t has the columns from 64t on; of matrices whose 16 bytes are 16 columns (`wide`), every fourth 16 columns.
 Bytes moved: 4 bytes an element. Accumulation: f32.
 Reference:   kernels/reference/quant_gemv.py (dequantize_rows)
 """
@@ -18,7 +18,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.activation import LEVELS, TINY
-from kernels.quant_format import QuantActivation
+from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
 
 BLOCKS = 32  # of 16 columns, a program
 
@@ -46,8 +46,8 @@ def _scales(xs_ptr, ss_ptr, block, mask, eps, COLS: tl.constexpr, GROUP: tl.cons
 
 @triton.jit
 def _half_rows_kernel(
-    v_ptr, xs_ptr, ss_ptr, y_ptr, factors_ptr, eps, M: tl.constexpr, COLS: tl.constexpr, NORM: tl.constexpr, GROUP: tl.constexpr,
-    ALL: tl.constexpr, BLOCKS: tl.constexpr, PDL: tl.constexpr,
+    v_ptr, xs_ptr, ss_ptr, y_ptr, factors_ptr, eps, M: tl.constexpr, COLS: tl.constexpr, NORM: tl.constexpr,
+    GROUP: tl.constexpr, ALL: tl.constexpr, BLOCKS: tl.constexpr, WIDE: tl.constexpr, PDL: tl.constexpr,
 ):
     part = tl.program_id(0)
     m = tl.program_id(1)
@@ -76,15 +76,20 @@ def _half_rows_kernel(
     mask = (inside & (m < M))[:, None] & (at >= 0)[None, :]
     value = 256.0 * tl.load(bytes_ptr, mask=mask, other=0).to(tl.float32)
     value += tl.load(bytes_ptr + COLS, mask=mask, other=0).to(tl.float32)
-    piece = (block % 4)[:, None] * 2 + (at // 8)[None, :]
-    lane = m * 4 + block % 16 // 4
+    turn = (block % 16 // 4) if WIDE else (block % 4)
+    piece = turn[:, None] * 2 + (at // 8)[None, :]
+    lane = m * 4 + ((block % 4) if WIDE else (block % 16 // 4))
     target = y_ptr + (block // 16)[:, None] * 2048 + piece * 256 + lane[:, None] * 8 + (at % 8)[None, :]
     tl.store(target, (value * scale[:, None]).to(tl.float16), mask=inside[:, None] & (at >= 0)[None, :])
 
 
-def half_rows(x: QuantActivation, eps: float | None, group: int = 0, pdl: bool = False) -> HalfRows:
-    """All of x, at most 8 rows of whole 256 columns, with its norm's factor (eps given), or one per `group` columns (with
-    eps), or none."""
+def half_rows(
+    x: QuantActivation, weight: QuantWeight, eps: float | None, group: int = 0, pdl: bool = False
+) -> HalfRows:
+    """All of x, at most 8 rows of whole 256 columns, in the order for weight's format.
+
+    eps:   of the norm whose factor x is to get, a row's own or, with `group`, one per so many columns; None: no factor
+    """
     num_cols = x.num_cols
     out = HalfRows(
         torch.empty(8, num_cols, dtype=torch.float16, device=x.values.device),
@@ -93,8 +98,8 @@ def half_rows(x: QuantActivation, eps: float | None, group: int = 0, pdl: bool =
     options = {"launch_pdl": True} if pdl else {}
     num_blocks = num_cols // 16
     _half_rows_kernel[(triton.cdiv(num_blocks, BLOCKS), 8)](
-        x.values, x.scales, x.square_sums, out.values, out.factors, 0.0 if eps is None else eps, M=x.num_tokens, COLS=num_cols,
-        NORM=eps is not None and group == 0, GROUP=group, ALL=triton.next_power_of_2(num_blocks), BLOCKS=BLOCKS,
-        PDL=pdl, num_warps=4, **options,
+        x.values, x.scales, x.square_sums, out.values, out.factors, 0.0 if eps is None else eps, M=x.num_tokens,
+        COLS=num_cols, NORM=eps is not None and group == 0, GROUP=group, ALL=triton.next_power_of_2(num_blocks),
+        BLOCKS=BLOCKS, WIDE=weight.format == QuantFormat.Q8_0, PDL=pdl, num_warps=4, **options,
     )
     return out

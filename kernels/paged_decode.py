@@ -156,6 +156,20 @@ def _combine_kernel(
                     ym_ptr + m * (COLS // 16), COLS, BLOCK_D // 16)
 
 
+@dataclass(frozen=True, slots=True)
+class AttentionTile:
+    """Keys that a program takes at once, and how."""
+
+    num_tokens: int
+    num_warps: int
+    num_stages: int
+
+
+def attention_tile(head_dim: int) -> AttentionTile:
+    """The tile that was fastest on an H200 (docs/performance.md)."""
+    return AttentionTile(64, 8, 2) if head_dim > 128 else AttentionTile(64, 4, 2)
+
+
 def paged_decode(
     projected: Tensor,
     positions: Tensor,
@@ -166,9 +180,7 @@ def paged_decode(
     workspace: tuple[Tensor, Tensor],
     out: QuantActivation,
     eps: float,
-    tile: int = 64,
-    num_warps: int | None = None,
-    num_stages: int = 2,
+    tile: AttentionTile | None = None,
     pdl: bool = False,
     scale: float | None = None,
 ) -> None:
@@ -184,21 +196,21 @@ def paged_decode(
     scale:      factor of the scores; None: 1 / sqrt(head_dim)
     """
     num_seqs = projected.shape[0]
+    tile = tile or attention_tile(shape.head_dim)
     partial, lse = workspace
     group = shape.num_q_heads // shape.num_kv_heads
     k_scale, v_scale = kv.scales or (kv.k, kv.v)
     q_norm, k_norm = norms or (inv_freq, inv_freq)
     options = {"launch_pdl": True} if pdl else {}
-    common = {"H": shape.num_q_heads, "D": shape.head_dim, "TILE": tile, "SPLITS": NUM_SPLITS, "WINDOW": kv.window,
-              "PDL": pdl, **options}
+    common = {"H": shape.num_q_heads, "D": shape.head_dim, "TILE": tile.num_tokens, "SPLITS": NUM_SPLITS,
+              "WINDOW": kv.window, "PDL": pdl, **options}
     _paged_decode_kernel[(NUM_SPLITS, shape.num_kv_heads, num_seqs)](
         projected, projected.stride(0), positions, inv_freq, q_norm, k_norm, eps, kv.k, kv.v, k_scale, v_scale,
         kv.block_tables, kv.block_tables.stride(0), kv.context_lens, partial, lse,
         shape.head_dim**-0.5 if scale is None else scale,
         HK=shape.num_kv_heads, GROUP=group, BLOCK_G=max(16, triton.next_power_of_2(group)), BLOCK_SIZE=kv.block_size,
         INT8=kv.scales is not None, EXACT=INTERPRETED, Q_STRIDE=shape.q_stride, N_ROT=2 * inv_freq.numel(),
-        NORM=norms is not None, num_warps=num_warps or (8 if shape.head_dim > 128 else 4), num_stages=num_stages,
-        **common,
+        NORM=norms is not None, num_warps=tile.num_warps, num_stages=tile.num_stages, **common,
     )
     block_d = min(64, shape.head_dim)
     _combine_kernel[(shape.num_q_heads, shape.head_dim // block_d, num_seqs)](

@@ -3,8 +3,8 @@
 Owns the arithmetic of few tokens; knows no grid. Values live one to a thread in tensors of 32 * W elements, lane
 4g + t of warp w at 32w + 4g + t, which is how the matrix instruction numbers its fragments: A holds rows g and g + 8, B
 token g, the result tokens 2t and 2t + 1. The order of columns inside a product is free as long as both sides agree: so
-each lane keeps the 64 neighbouring columns of a row that it loaded, every step multiplies four of each lane's own, and
-nothing is exchanged. Weights become f16 numbers with their scale, times WEIGHT_SCALE to stay clear of f16's subnormal numbers.
+each lane keeps the 64 columns of a row that it loaded, every step multiplies four of each lane's own, and nothing is
+exchanged. Weights become f16 numbers with their scale, times WEIGHT_SCALE to stay clear of f16's subnormal numbers.
 Without tensor cores of this kind (interpreter, AMD) the same products are spelled out in tensor operations.
 Reference: kernels/reference/quant_weight.py (values), kernels/reference/quant_gemv.py (products).
 """
@@ -45,7 +45,7 @@ def is_signed(fmt):
     return fmt in (8, 20, 23, 39, 40)
 
 
-GROUP = tl.constexpr(256)  # columns that a quad takes at once, 64 neighbouring ones a lane
+GROUP = tl.constexpr(256)  # columns that a quad takes at once, 64 a lane
 
 
 @triton.jit
@@ -111,10 +111,20 @@ def _chunk_tile(q, bits, more_bits, scale, super_scale):
 
 
 @triton.jit
-def _load_row(FMT: tl.constexpr, q_ptr, h_ptr, s_ptr, d_ptr, rows, group, t, COLS: tl.constexpr):
-    """Each lane's 64 columns of its row: two chunks, or four of 16 columns."""
-    WORDS: tl.constexpr = 16 if FMT == Q8_0 else 8
-    q_ptr += (rows * (COLS // 64 * WORDS) + group * (4 * WORDS) + t * WORDS)[:, None] + tl.arange(0, 4)[None, :]
+def _load_bytes(q_ptr, s_ptr, rows, group, t, COLS: tl.constexpr):
+    """Each lane's 64 columns of its row of Q8_0: every fourth chunk of 16."""
+    q_ptr += (rows * (COLS // 4) + group * 64 + t * 4)[:, None] + tl.arange(0, 4)[None, :]
+    scales = tl.load(s_ptr + (rows * (COLS // 32) + group * 8)[:, None] + tl.arange(0, 8)[None, :])
+    even, odd = tl.split(tl.reshape(scales, (rows.shape[0], 4, 2)))
+    s0, s1, s2, s3 = split4(tl.where((t < 2)[:, None], even, odd))
+    return (_chunk_tile(tl.load(q_ptr), s0, s0, s0, s0), _chunk_tile(tl.load(q_ptr + 16), s1, s1, s1, s1),
+            _chunk_tile(tl.load(q_ptr + 32), s2, s2, s2, s2), _chunk_tile(tl.load(q_ptr + 48), s3, s3, s3, s3))
+
+
+@triton.jit
+def _load_nibbles(FMT: tl.constexpr, q_ptr, h_ptr, s_ptr, d_ptr, rows, group, t, COLS: tl.constexpr):
+    """Each lane's 64 columns of its row: two neighbouring chunks of 32."""
+    q_ptr += (rows * (COLS // 8) + group * 32 + t * 8)[:, None] + tl.arange(0, 4)[None, :]
     block = rows * (COLS // 32) + group * 8 + t * 2
     pair = block[:, None] + tl.arange(0, 2)[None, :]
     s0, s1 = tl.split(tl.load(s_ptr + pair))
@@ -131,20 +141,19 @@ def _load_row(FMT: tl.constexpr, q_ptr, h_ptr, s_ptr, d_ptr, rows, group, t, COL
         d = tl.load(d_ptr + rows * (COLS // 256) + group)
     if FMT == NVFP4:
         d = tl.load(d_ptr + rows)
-    if FMT == Q8_0:
-        chunks = (_chunk_tile(tl.load(q_ptr), b0, m0, s0, d), _chunk_tile(tl.load(q_ptr + 4), b0, m0, s0, d),
-                  _chunk_tile(tl.load(q_ptr + 8), b1, m1, s1, d), _chunk_tile(tl.load(q_ptr + 12), b1, m1, s1, d))
-    else:
-        chunks = (_chunk_tile(tl.load(q_ptr), b0, m0, s0, d), _chunk_tile(tl.load(q_ptr + 4), b1, m1, s1, d))
-    return chunks
+    return _chunk_tile(tl.load(q_ptr), b0, m0, s0, d), _chunk_tile(tl.load(q_ptr + 4), b1, m1, s1, d)
 
 
 @triton.jit
 def load_group(FMT: tl.constexpr, q_ptr, h_ptr, s_ptr, d_ptr, rows, group, COLS: tl.constexpr):
     """A lane's columns of its row and of the row eight below."""
     t = tl.arange(0, rows.shape[0]) % 4
-    above = _load_row(FMT, q_ptr, h_ptr, s_ptr, d_ptr, rows, group, t, COLS)
-    below = _load_row(FMT, q_ptr, h_ptr, s_ptr, d_ptr, rows + 8, group, t, COLS)
+    if FMT == Q8_0:
+        above = _load_bytes(q_ptr, s_ptr, rows, group, t, COLS)
+        below = _load_bytes(q_ptr, s_ptr, rows + 8, group, t, COLS)
+    else:
+        above = _load_nibbles(FMT, q_ptr, h_ptr, s_ptr, d_ptr, rows, group, t, COLS)
+        below = _load_nibbles(FMT, q_ptr, h_ptr, s_ptr, d_ptr, rows + 8, group, t, COLS)
     return above, below
 
 

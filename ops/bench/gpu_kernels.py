@@ -18,7 +18,7 @@ from kernels.gated_delta_step import gated_delta_step
 from kernels.launch import block_tile, row_tile
 from kernels.moe_down import moe_down
 from kernels.moe_gate_up import moe_gate_up
-from kernels.paged_decode import PagedKV, paged_decode
+from kernels.paged_decode import AttentionTile, PagedKV, paged_decode
 from kernels.quant_format import QuantFormat, QuantWeight
 from kernels.quant_gemv import quant_gemv
 from kernels.quant_gemv_residual import quant_gemv_residual
@@ -32,8 +32,10 @@ from tests.kernels.random_model import SHAPES, random_inputs, random_model
 Launch = Callable[[], object]
 Variants = dict[str, list[Launch]]
 ROWS = [(4, 1, 4), (4, 2, 2), (4, 2, 4), (4, 4, 2), (8, 2, 4), (2, 2, 4), (8, 1, 4)]  # warps, rows a thread, depth
-BLOCKS = [(4, 32, 4), (4, 32, 2), (4, 32, 1), (2, 32, 2), (8, 32, 2), (8, 32, 4), (8, 64, 2), (8, 64, 4), (16, 32, 1)]
+BLOCKS = [(4, 32, 4), (4, 32, 2), (4, 32, 1), (2, 32, 2), (8, 32, 2), (8, 32, 4), (8, 64, 2), (8, 64, 4),
+          (2, 32, 4), (4, 64, 2), (4, 64, 4)]
 EXPERTS = [(4, 32, 2), (4, 64, 1), (8, 32, 1), (8, 32, 2), (8, 64, 1), (16, 32, 2)]  # warps, chunks, depth
+ATTENTION = [(64, 4, 2), (64, 8, 2), (64, 4, 3), (64, 8, 3), (128, 8, 1), (128, 8, 2), (32, 4, 3)]  # as AttentionTile
 EPS = 1e-6
 
 
@@ -68,7 +70,7 @@ def _attention(name: str, weights: DecodeWeights, num_seqs: int, step: DecodeSte
     heads = weights.heads
     projected = torch.randn(num_seqs, heads.row, device="cuda")
     out = random_activation(num_seqs, heads.num_q_heads * heads.head_dim, "cuda")
-    for context_len in (1, 4096, 32768):
+    for context_len in (1, 4096, 16384, 32768):
         inputs = random_inputs(SHAPES[name], weights, num_seqs, context_len, "cuda")
         caches = [(kv, layer.mixer.norms) for kv, layer in zip(inputs.kv, weights.layers,
                                                                strict=True) if kv is not None]
@@ -77,11 +79,10 @@ def _attention(name: str, weights: DecodeWeights, num_seqs: int, step: DecodeSte
                 lambda kv=kv, norms=norms, inputs=inputs, tile=tile, warps=warps, stages=stages: paged_decode(
                     projected, inputs.positions,
                     PagedKV(*kv, None, inputs.block_tables, inputs.context_lens, inputs.block_size), heads,
-                    weights.inv_freq, norms, step.workspace, out, EPS, tile, warps, stages, pdl=True)
+                    weights.inv_freq, norms, step.workspace, out, EPS, AttentionTile(tile, warps, stages), pdl=True)
                 for kv, norms in caches
             ]
-            for tile, warps, stages in ((64, 4, 2), (64, 4, 1), (64, 8, 2), (32, 4, 2), (32, 4, 3), (32, 8, 2), (16, 4,
-                                                                                                                 2))
+            for tile, warps, stages in ATTENTION
         }
     return found
 

@@ -16,6 +16,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction, mangle_type
 
+from kernels.causal_conv_silu import causal_conv_silu
 from kernels.dequantize import dequantize
 from kernels.few_rows import MIN_ROWS
 from sparkinfer.model.cuda.chunked_delta_rule import chunked_delta_rule
@@ -89,6 +90,7 @@ def compile_decode_steps(name: str) -> int:
         plain = torch.empty(weights.output.num_rows, weights.output.num_cols, dtype=torch.float16)
         recorder.record(lambda w=weights.output, y=plain: dequantize(w, y))
     tokens, gates = torch.zeros(70, 2, 128), torch.zeros(70, 2)
+    recorder.record(lambda: causal_conv_silu(tokens.flatten(1), torch.zeros(256, 4), torch.zeros(4, 256), 5))
     recorder.record(lambda: chunked_delta_rule(tokens, tokens, tokens, gates, gates, torch.zeros(2, 128, 128)))
     return len(recorder.compiled)
 

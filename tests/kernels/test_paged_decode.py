@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernels.paged_decode import NUM_SPLITS, PagedKV, paged_decode
+from kernels.paged_decode import NUM_SPLITS, AttentionTile, PagedKV, paged_decode
 from kernels.reference import paged_decode as reference
 from kernels.reference.quant_gemv import dequantize_rows, quantize_rows
 from kernels.reference.rope_store_kv import rope_store_kv as reference_rope
@@ -60,7 +60,7 @@ def test_decode_attention(heads: int, kv_heads: int, dim: int, is_gated: bool, w
     out = poisoned_activation(3, heads * dim)
     untouched = [cache.clone() for cache in kv]
     paged_decode(projected, positions, PagedKV(*kv, scales, tables, lens, block_size, window), shape, inv_freq, norms,
-                 workspace, out, EPS, tile=16)
+                 workspace, out, EPS, tile=AttentionTile(16, 4, 2))
     q, *new = reference_rope(projected, heads, kv_heads, dim, is_gated, positions, inv_freq, norms, EPS)
     rows = tables.gather(1, positions[:, None] // block_size).squeeze(1) * block_size + positions % block_size
     for i in range(2):
