@@ -118,6 +118,19 @@ def test_what_hosted_tools_left_is_passed_over() -> None:
     assert [m.role for m in prompt(user("a"), *items, user("b")).messages] == ["user", "user"]
 
 
+def test_a_call_that_was_cut_off_is_passed_over_with_its_output() -> None:
+    cut = call("c", arguments='{"city": "Par', status="incomplete")
+    found = prompt(user("a"), {"role": "assistant", "content": "b"}, cut, output("c", "bad JSON"), user("d"))
+    assert [(m.role, m.content, m.tool_calls) for m in found.messages] == [
+        ("user", "a", ()), ("assistant", "b", ()), ("user", "d", ()),
+    ]  # fmt: skip
+
+
+def test_a_repeated_key_comes_back_as_it_was() -> None:
+    found = prompt(user("a"), call("c", arguments='{"x": 1, "x": 2}'), output("c"))
+    assert found.messages[1].tool_calls[0].arguments == '{"x": 1, "x": 2}'
+
+
 def test_every_kind_of_tool() -> None:
     found = asked(tools=[FUNCTION, PATCH, MCP, *HOSTED])
     request = found.generation.requests[0]
@@ -231,6 +244,7 @@ IMAGE = {"type": "input_image", "image_url": "data:image/png;base64,aGk="}
         ({"input": [user("a"), call("c"), user("b")]}, "input[2]"),
         ({"input": [user("a"), call("c"), call("c")]}, "input[2].call_id"),
         ({"input": [user("a"), call("c", arguments="[1]")]}, "input[1].arguments"),
+        ({"input": [user("a"), call("c", arguments="{x: 1}")]}, "input[1].arguments"),
         ({"input": [user("a"), call("c"), output("c", [IMAGE])]}, "input[2].output[0]"),
         ({"previous_response_id": "resp_x"}, "previous_response_id"),
         ({"conversation": "conv_1"}, "conversation"),

@@ -1,7 +1,8 @@
 """Input items of the Responses API to the conversation model, with every error located.
 
 Reasoning, text and calls that follow each other make one assistant message. What hosted tools left in a history
-(searches, images, interpreters) is passed over: no tool of that kind is offered here. Knows no template.
+(searches, images, interpreters) is passed over: no tool of that kind is offered here. So is a call that a limit cut
+off, with what its client made of it. Knows no template.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from sparkinfer.api.json_body import parse_json
 from sparkinfer.api.messages import MAX_MESSAGES, ROLES
 from sparkinfer.api.responses.tools import CUSTOM_INPUT, flat_name
 from sparkinfer.api.schema import Object, as_list, as_object, as_str, fail, join, read_list, read_str
+from sparkinfer.errors import RequestError
 from sparkinfer.request import Message, ToolCall
 
 REASONING_PREFIX = "sparkinfer:"  # of encrypted_content: reasoning that a client carries for us
@@ -39,6 +41,7 @@ class Conversation:
         self._texts: list[str] = []
         self._calls: list[ToolCall] = []
         self._open_calls: dict[str, str] = {}  # id -> name
+        self._cut_calls: set[str] = set()  # ids
         self._is_open = False  # an assistant message is being put together
 
     def add(self, item: Object, path: str) -> None:
@@ -97,14 +100,20 @@ class Conversation:
             value = as_str(item.get("input"), join(path, "input"))
             arguments = msgspec.json.encode({CUSTOM_INPUT: value}).decode()
         else:
-            arguments = _read_arguments(item, join(path, "arguments"))
+            whole = _read_arguments(item, join(path, "arguments"))
+            if whole is None:
+                self._cut_calls.add(call_id)
+                return
+            arguments = whole
         self._is_open = True
         self._open_calls[call_id] = name
         self._calls.append(ToolCall(id=call_id, name=name, arguments=arguments))
 
     def _add_output(self, item: Object, path: str) -> None:
-        self._close_turn(path)
         call_id = as_str(item.get("call_id"), join(path, "call_id"))
+        if call_id in self._cut_calls:
+            return
+        self._close_turn(path)
         name = self._open_calls.pop(call_id, None)
         if name is None:
             fail(join(path, "call_id"), f"no tool call found for the output of {call_id[:64]!r}")
@@ -184,11 +193,17 @@ def _read_part(part: Object, path: str) -> str:
     return as_str(part.get(key), join(path, key))
 
 
-def _read_arguments(item: Object, path: str) -> str:
-    """JSON text of an object; an empty one means no arguments."""
+def _read_arguments(item: Object, path: str) -> str | None:
+    """JSON text of an object; an empty one means no arguments. None when the answer ended inside them."""
     text = as_str(item.get("arguments"), path)
     if not text.strip():
         return "{}"
-    if not isinstance(parse_json(text, path, param=path), dict):
+    try:
+        value = parse_json(text, path, param=path, allows_repeats=True)
+    except RequestError:
+        if item.get("status") == "incomplete" or not text.rstrip().endswith("}"):
+            return None
+        raise
+    if not isinstance(value, dict):
         fail(path, "must be the text of a JSON object")
     return text
