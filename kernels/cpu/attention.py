@@ -58,12 +58,15 @@ STATE = 128                            # bytes before the sums of a query vector
 def scratch_bytes(head_dim: int) -> int:
     """What one thread needs."""
     state = MAX_QUERIES * (STATE + 4 * head_dim)
-    return 2 * 8 * TILE + 3 * TILE * head_dim * 4 + (MAX_QUERIES + 4) * TILE * 4 + 2 * state + 4096
+    return 3 * 8 * TILE + 4 * TILE * head_dim * 4 + (MAX_QUERIES + 4) * TILE * 4 + 2 * state + 4096
 
 
 @jit_part(Void, Address, Address, Int, Int, Int, Address, Int, Int, Int, Int, Int, Address, Address)
 def jit_locate(cache, scale, kind, first, end, table, block_size, row_bytes, heads, head, head_dim, addresses, values):
-    """Addresses of the 64 rows from `first` on, those behind `end` repeating the last; as floats, copied if need be."""
+    """Addresses of the 64 rows from `first` on, on their way to the cache; floats, copied if need be.
+
+    Behind `end` the last row is repeated.
+    """
     cache += head * (row_bytes // heads)
     block, offset, row, count = first // block_size, first % block_size, 0, end - first
     for j in range(TILE):
@@ -236,9 +239,11 @@ def attend_kernel(args, step, begin, end, thread):
     k_cache, v_cache, kind, window = load_i64(args + 64), load_i64(args + 72), load_i64(args + 96), load_i64(args + 104)
     k_rows = load_i64(step + 8 * SCRATCH) + thread * load_i64(step + 8 * SCRATCH_BYTES)
     v_rows = k_rows + 8 * TILE
-    keys = v_rows + 8 * TILE
+    next_rows = v_rows + 8 * TILE
+    keys = next_rows + 8 * TILE
     k_floats = keys + TILE * head_dim * 4
-    v_floats = k_floats + TILE * head_dim * 4
+    next_floats = k_floats + TILE * head_dim * 4
+    v_floats = next_floats + TILE * head_dim * 4
     scores = v_floats + TILE * head_dim * 4
     state_bytes = STATE + 4 * head_dim
     states = scores + (MAX_QUERIES + 4) * TILE * 4
@@ -254,14 +259,19 @@ def attend_kernel(args, step, begin, end, thread):
         for q in range(count):
             jit_clear(totals + q * state_bytes, head_dim)
             jit_clear(states + q * state_bytes, head_dim)
+        jit_locate(k_cache, load_i64(args + 80), kind, first // TILE * TILE, last, table, block_size, row_bytes, heads,
+                   head, head_dim, k_rows, k_floats)
         for start in range(first // TILE * TILE, last, TILE):
-            jit_locate(k_cache, load_i64(args + 80), kind, start, last, table, block_size, row_bytes, heads, head,
-                       head_dim, k_rows, k_floats)
+            if start + TILE < last:
+                jit_locate(k_cache, load_i64(args + 80), kind, start + TILE, last, table, block_size, row_bytes, heads,
+                           head, head_dim, next_rows, next_floats)
             jit_locate(v_cache, load_i64(args + 88), kind, start, last, table, block_size, row_bytes, heads, head,
                        head_dim, v_rows, v_floats)
             for g in range((min(last - start, TILE) + 15) // 16):
                 for i in range(0, head_dim, 16):
                     transpose(k_rows + 128 * g, 4 * i, keys + (g * head_dim + i) * 64)
+            k_rows, next_rows = next_rows, k_rows
+            k_floats, next_floats = next_floats, k_floats
             query = q_base + row * q_bytes + head * group * q_head
             jit_tile(query, q_bytes, q_head, group, count, head_dim, keys, v_rows, scores, states, state_bytes,
                      load_i64(step + 8 * POSITIONS) + 8 * row, start, min(last - start, TILE), window)
