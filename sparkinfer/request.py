@@ -111,6 +111,7 @@ class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="chat", omit_def
     template_kwargs: dict[str, Any] = {}             # enable_thinking, reasoning_effort, preserve_thinking, ...
     add_generation_prompt: bool = True
     continue_final_message: bool = False             # the last assistant message is a prefix to be continued
+    checks_earlier_calls: bool = True                # calls of earlier turns must be ones that the tools of now take
 
 
 class TextPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="text"):

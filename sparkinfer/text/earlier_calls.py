@@ -12,8 +12,8 @@ from sparkinfer.request import ChatPrompt, Prompt
 
 
 def earlier_calls(prompt: Prompt) -> CallCheck | None:
-    """The calls of `prompt` with the functions that it offers; None when there are none."""
-    if not isinstance(prompt, ChatPrompt) or not prompt.tools:
+    """The calls of `prompt` with the functions that it offers; None when there are none, or none are to be checked."""
+    if not isinstance(prompt, ChatPrompt) or not prompt.tools or not prompt.checks_earlier_calls:
         return None
     numbers = {tool.name: i for i, tool in enumerate(prompt.tools)}
     calls = tuple(

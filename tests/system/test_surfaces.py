@@ -92,6 +92,23 @@ def test_streams_keep_the_rules(scripted_server: Server, path: str, body: dict[s
     assert "get_weather" in text
 
 
+def test_a_history_outlives_its_tools(scripted_server: Server) -> None:
+    """Calls that the tools of now would not take, and calls of tools that are gone."""
+    body = {
+        "model": "m", "max_tokens": 5, "tools": [{"name": "get_weather", "input_schema": PARAMETERS}],
+        "messages": [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": [
+                {"type": "tool_use", "id": "1", "name": "get_weather", "input": {}},
+                {"type": "tool_use", "id": "2", "name": "gone", "input": {"x": 1}}]},
+            {"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "1", "content": "no city", "is_error": True},
+                {"type": "tool_result", "tool_use_id": "2", "content": "ok"}]},
+        ],
+    }  # fmt: skip
+    assert httpx.post(f"{scripted_server.url}/v1/messages", json=body, timeout=60).status_code == 200
+
+
 def test_facts_are_the_files_own(scripted_server: Server) -> None:
     shown = httpx.post(f"{scripted_server.url}/api/show", json={"model": "default"}, timeout=10).json()
     info = shown["model_info"]

@@ -80,6 +80,7 @@ def parse_messages_prompt(body: Object, *, strip_billing_line: bool) -> tuple[Ch
         template_kwargs=_read_thinking(body),
         add_generation_prompt=not continues,
         continue_final_message=continues,
+        checks_earlier_calls=False,  # an agent's history outlives its tools, and other models made parts of it
     )
     return prompt, policy
 

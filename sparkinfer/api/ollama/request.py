@@ -59,7 +59,10 @@ def parse_ollama_chat(body: Object, info: ModelInfo, new_request_id: NewRequestI
 def parse_ollama_prompt(body: Object) -> ChatPrompt:
     """Messages, tools and thinking of /api/chat."""
     return ChatPrompt(
-        messages=read_messages(body.get("messages")), tools=read_tools(body), template_kwargs=_read_think(body)
+        messages=read_messages(body.get("messages")),
+        tools=read_tools(body),
+        template_kwargs=_read_think(body),
+        checks_earlier_calls=False,
     )
 
 

@@ -108,7 +108,12 @@ def parse_responses_prompt(body: Object, find_history: FindHistory) -> Responses
     messages = conversation.finish("input")
     if not any(message.role != "system" for message in messages) and not items:
         fail("input", "is required")
-    prompt = ChatPrompt(messages=messages, tools=tuple(box.tools), template_kwargs=_read_thinking(body))
+    prompt = ChatPrompt(
+        messages=messages,
+        tools=tuple(box.tools),
+        template_kwargs=_read_thinking(body),
+        checks_earlier_calls=False,  # an agent's history outlives its tools, and other models made parts of it
+    )
     return ResponsesPrompt(prompt, policy, _read_format(body), box, [*history, *items])
 
 
