@@ -21,6 +21,7 @@ from ipc.status_board import StatusSlot
 from ipc.worker_spec import WorkerSpec, write_spec
 
 ROOT = Path(__file__).resolve().parent.parent
+SPIN_COUNT = "1000"  # of waiting OpenMP threads: by default they spin on and starve each other where cores are few
 BACKOFF_FIRST_S = 0.1
 BACKOFF_MAX_S = 10.0
 STABLE_AFTER_S = 60.0  # a worker that lived this long starts its back-off afresh
@@ -52,7 +53,7 @@ class Child:
                 [sys.executable, "-m", self.module, str(spec_fd)],
                 pass_fds=[spec_fd, *inherited_fds],
                 stdin=subprocess.DEVNULL,
-                env={**environment, "PYTHONPATH": str(ROOT)},
+                env={"GOMP_SPINCOUNT": SPIN_COUNT, **environment, "PYTHONPATH": str(ROOT)},
                 process_group=0,  # a terminal's Ctrl-C reaches the supervisor only
             )
         finally:
