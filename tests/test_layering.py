@@ -14,7 +14,7 @@ OURS = ("sparkinfer", "kernels", "ipc", "workers", "supervisor")
 TORCH_FREE_ENGINE = (
     "sequence", "block_manager", "scheduler", "scheduler_output", "step_events", "waiting_queue", "memory_plan",
     "prefix_cache", "prefix_node", "snapshot_pool", "cache_manager", "shared_prefill", "checkpoint_plan", "cache_plan",
-    "disk_tier", "prefix_disk", "cache_report", "output_tokens",
+    "disk_tier", "prefix_disk", "cache_report",
     "admission_control", "block_reservations", "deadlines", "fair_share", "open_requests", "placement", "policy",
     "step_builder", "swap_space",
 )

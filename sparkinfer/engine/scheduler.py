@@ -9,12 +9,11 @@ from sparkinfer.config import SchedulerConfig
 from sparkinfer.engine.admission_control import AdmissionControl
 from sparkinfer.engine.cache_manager import CacheManager
 from sparkinfer.engine.open_requests import OpenRequests
-from sparkinfer.engine.output_tokens import OutputTokens
 from sparkinfer.engine.placement import Placement
 from sparkinfer.engine.scheduler_output import SchedulerOutput, StepResult, mark_late, row_errors
 from sparkinfer.engine.sequence import BlockId, Sequence, SequenceStatus
 from sparkinfer.engine.step_builder import StepBuilder
-from sparkinfer.engine.step_events import StepEvents
+from sparkinfer.engine.step_events import OutputTokens, StepEvents
 from sparkinfer.engine.waiting_queue import WaitingQueue
 from sparkinfer.errors import RequestError
 from sparkinfer.request import FinishReason, RequestId

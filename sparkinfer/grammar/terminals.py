@@ -73,18 +73,21 @@ def json_string(shape: StringShape, more: Iterable[Term] = ()) -> str:
 def raw_string(shape: StringShape, free_of: Iterable[str]) -> str:
     """A terminal for text of a shape, as it is.
 
-    free_of: regular expressions that the text has to match as well, from end to end. Raises PatternError.
+    free_of: regular expressions that the text has to match as well, from end to end; text without "<" does. Raises
+    PatternError.
     """
-    wanted = [f"/{regex}/" for regex in free_of]
+    wanted, without = [f"/{regex}/" for regex in free_of], ""
     if shape.min_length or shape.max_length is not None:
-        most = "" if shape.max_length is None else shape.max_length
-        wanted.append(f"/(?s:.{{{shape.min_length},{most}}})/")
+        bounds = f"{{{shape.min_length},{'' if shape.max_length is None else shape.max_length}}}"
+        wanted.append(f"/(?s:.{bounds})/")
+        if not (shape.patterns or shape.not_patterns or shape.excluded):
+            without = f"/[^<]{bounds}/ | "  # says nothing more, but in a way in which masks are looked up
     terms = _pattern_terms(shape, char_set.raw)
     wanted += [f"/{term.regex}/" for term in terms if not term.is_negated]
     unwanted = [f"~/{term.regex}/" for term in terms if term.is_negated]
     if shape.excluded:
         unwanted.append(f"~({' | '.join(literal(text) for text in shape.excluded)})")
-    return " & ".join([*(wanted or ["/(?s:.*)/"]), *unwanted])
+    return without + " & ".join([*wanted, *unwanted])
 
 
 def is_satisfiable(terminal: str) -> bool:
