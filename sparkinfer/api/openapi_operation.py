@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-GENERATION_ERRORS = (400, 401, 408, 413, 415, 429, 500, 503, 504)
+GENERATION_ERRORS = (400, 401, 408, 413, 415, 429, 500, 502, 503, 504)
 PROMPT_ERRORS = (400, 401, 408, 413, 415, 500, 503)
 
 

@@ -84,8 +84,8 @@ class ContentFilter:
             self._fail(str(error), "invalid_tool_output")
             return ""
         content = self._pass(text) if text else ""
-        if deltas and not self.has_ended:
-            content += self._release()  # a stop string cannot go on behind a call
+        if (deltas or self._calls.is_in_call) and not self.has_ended:
+            content += self._release()  # a stop string cannot go on in a call
             self._deltas += deltas
         return content
 
