@@ -31,7 +31,7 @@ COUNTER_BYTES = 128                                                # taken | don
 ) = range(28)
 
 # Words of the record through which a caller and its helpers meet.
-GATE, INSIDE, PROGRAM, LENGTH, STEP, COUNTERS, STOPPED, CONTROL_WORDS = 0, 8, 16, 17, 18, 19, 20, 32
+GATE, INSIDE, PROGRAM, LENGTH, STEP, COUNTERS, THREADS, CONTROL_WORDS = 0, 8, 16, 17, 18, 19, 20, 32
 
 SPINS = 4000          # polls before a waiting thread lets others run
 FUTEX, FUTEX_WAIT, FUTEX_WAKE = 202, 128, 129
@@ -159,6 +159,7 @@ def jit_lead(control: int, program: int, length: int, step: int, counters: int, 
     store_i64(control + 8 * LENGTH, length)
     store_i64(control + 8 * STEP, step)
     store_i64(control + 8 * COUNTERS, counters)
+    store_i64(control + 8 * THREADS, num_threads)
     gate = control + 8 * GATE
     write(gate, read(gate) + 1)  # odd: open
     futex(gate, FUTEX_WAKE, num_threads)
@@ -173,20 +174,21 @@ def jit_lead(control: int, program: int, length: int, step: int, counters: int, 
             let_others_run()
 
 
-@njit(types.void(_I, _I, _I), nogil=True, cache=True)
-def jit_help(control: int, thread: int, num_threads: int) -> None:
-    """Take part in every program that the first thread runs, until the team is stopped."""
+@njit(types.void(_I, _I), nogil=True, cache=True)
+def jit_help(control: int, thread: int) -> None:
+    """Take part, for ever, in every program for which the first thread wants so many."""
     gate, inside, last = control + 8 * GATE, control + 8 * INSIDE, 0
-    while load_i64(control + 8 * STOPPED) == 0:
+    while True:
         seen = read(gate)
         if seen % 2 == 0 or seen == last:
             futex(gate, FUTEX_WAIT, seen)
             continue
         fetch_add(inside, 1)
-        if read(gate) == seen:
-            last = seen
+        num_threads = load_i64(control + 8 * THREADS)
+        if read(gate) == seen and thread < num_threads:
             jit_run(
                 load_i64(control + 8 * PROGRAM), load_i64(control + 8 * LENGTH), load_i64(control + 8 * STEP),
                 load_i64(control + 8 * COUNTERS), thread, num_threads,
             )
+        last = seen
         fetch_add(inside, -1)

@@ -5,6 +5,8 @@ Knows steps and pools; the program is written elsewhere.
 
 from __future__ import annotations
 
+import time
+
 import torch
 from torch import Tensor
 
@@ -13,6 +15,7 @@ from sparkinfer.engine.kv_cache import KVCache
 from sparkinfer.engine.state_pool import StatePool
 from sparkinfer.model.cpu.program import Program
 from sparkinfer.model.cpu.step_plan import StepRecord
+from sparkinfer.model.cpu.thread_choice import ThreadChoice
 from sparkinfer.model.cpu.thread_team import ThreadTeam
 from sparkinfer.model.forward_batch import ForwardBatch
 from sparkinfer.model.step import reset_new_sequences
@@ -30,6 +33,7 @@ class CpuModel:
         self.hparams = shell.hparams
         self._shell, self._program, self._stream, self._team = shell, program, stream, team
         self._record = StepRecord(shell.hparams, shell.ropes, team.num_threads)
+        self._threads = ThreadChoice(team.num_threads)
         self._pools: tuple[KVCache, StatePool] | None = None
 
     def forward(self, batch: ForwardBatch, kv_cache: KVCache, state_pool: StatePool) -> Tensor:
@@ -71,7 +75,10 @@ class CpuModel:
         assert self._pools is not None
         self._stream[: end - first] = self._shell.embed(batch.input_ids[first:end])
         self._record.describe(batch, first, end, self._pools[0].block_size, logits)
-        self._team.run(self._program, part, self._record.address)
+        num_threads = self._threads.choose(end - first)
+        started = time.perf_counter()
+        self._team.run(self._program, part, self._record.address, num_threads)
+        self._threads.record(end - first, num_threads, time.perf_counter() - started)
 
     def _use(self, kv_cache: KVCache, state_pool: StatePool) -> None:
         """Write the pools' addresses into the program, once for each pair of pools."""

@@ -18,16 +18,16 @@ class ThreadTeam:
         self._control = aligned_bytes(8 * CONTROL_WORDS)
         self._lock = threading.Lock()  # two models of one process take turns
         for thread in range(1, num_threads):
-            arguments = (self._control.ctypes.data, thread, num_threads)
+            arguments = (self._control.ctypes.data, thread)
             threading.Thread(target=jit_help, args=arguments, name=f"cpu_{thread}", daemon=True).start()
 
-    def run(self, program: Program, part: range, step: int) -> None:
+    def run(self, program: Program, part: range, step: int, num_threads: int | None = None) -> None:
         """Run instructions of a program for the step whose record lies at address `step`; releases the interpreter."""
         instructions = program.instructions.ctypes.data + program.instructions.strides[0] * part.start
         with self._lock:
             jit_lead(
                 self._control.ctypes.data, instructions, len(part), step, program.counters.ctypes.data,
-                self.num_threads,
+                num_threads or self.num_threads,
             )
 
 
