@@ -21,7 +21,10 @@ MAX_BOUND = 1_000_000  # of lengths and counts
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 ANNOTATIONS = frozenset({
     "title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment", "$schema",
-    "contentEncoding", "contentMediaType", "contentSchema", "$defs", "definitions", "format",
+    "contentEncoding", "contentMediaType", "contentSchema", "$defs", "definitions", "format", "$anchor", "$vocabulary",
+    # OpenAPI's and editors' own; "nullable" would allow more, so that going without it is no lie
+    "example", "externalDocs", "xml", "discriminator", "nullable", "markdownDescription", "enumNames",
+    "enumDescriptions", "errorMessage", "deprecationMessage",
 })  # fmt: skip
 _BY_TYPE = {
     "string": ("minLength", "maxLength", "pattern"),

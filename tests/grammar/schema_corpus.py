@@ -36,7 +36,7 @@ TYPES: list[Case] = [
     ({"type": ["integer", "boolean", "array"]}, [1, True, []], ["x", 1.5, {}]),
     ({"type": ["number", "integer"]}, [1, 1.5], ["1"]),
     ({"title": "t", "description": "</tool_call> \" \n 😀", "default": 3, "$comment": "c", "type": "integer",
-      "examples": [1], "deprecated": True, "x-order": 3}, [3], ["3"]),
+       "examples": [1], "deprecated": True, "x-order": 3, "nullable": True, "example": 4}, [3], ["3", None]),
 ]  # fmt: skip
 
 NUMBERS: list[Case] = [
@@ -226,7 +226,7 @@ REFUSED: list[tuple[Any, str, str]] = [
     (3, "$", "object or a boolean"),
     ({"unknownKeyword": 1}, "$", "unsupported field 'unknownKeyword'"),
     ({"type": "object", "unevaluatedProperties": False}, "$", "unsupported field"),
-    ({"properties": {"a": {"nullable": True}}}, "$.properties.a", "unsupported field 'nullable'"),
+    ({"properties": {"a": {"minimun": 3}}}, "$.properties.a", "unsupported field 'minimun'"),
     ({"type": "text"}, "$.type", "must be one of"),
     ({"type": []}, "$.type", "must be one of"),
     ({"minimum": "3"}, "$.minimum", "number"),
