@@ -5,6 +5,7 @@ Owns grammars and rows of the mask table while a request needs them; never promp
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -20,6 +21,8 @@ from workers.process import WorkerContext
 from workers.text_grammars import Grammars
 from workers.text_masks import MaskWriter
 
+# How long a thread that computes masks waits for the GIL at most while the next forward runs. Python's 5 ms are a step.
+SWITCH_INTERVAL_S = 0.0005
 UNCHECKED = ("everything",)  # approximations where no grammar holds the answer
 
 
@@ -61,6 +64,7 @@ class Constraints:
     async def start(self) -> None:
         """Get ready for the first request that needs a grammar."""
         if self._config.enabled:
+            sys.setswitchinterval(SWITCH_INTERVAL_S)
             await self._grammars.start()
 
     async def prepare(
