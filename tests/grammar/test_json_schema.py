@@ -47,7 +47,7 @@ def test_schema_is_enforced(walker: Walker, schema: Any, valid: list[Any], inval
         assert first_violation(schema, value) is not None, value
         assert not walker.accepts(start, list(spellings(value)[0].encode())), value
     for number in range(NUM_WALKS):
-        tokens = walker.walk(start, num_free=5 * number)
+        tokens = walker.walk(start, num_free=5 * number, num_steps=300)
         if tokens is not None:
             value = json.loads(walker.bytes(tokens).decode())
             assert first_violation(schema, value) is None, value
@@ -59,7 +59,7 @@ def test_what_cannot_be_held_is_named(walker: Walker, schema: Any, expected: str
     assert rule.approximations == (expected,)
     start = walker.compile(assemble({"start": rule}))
     for number in range(NUM_WALKS):
-        tokens = walker.walk(start, num_free=5 * number)
+        tokens = walker.walk(start, num_free=5 * number, num_steps=300)
         assert tokens is None or json.loads(walker.bytes(tokens).decode()) is not None
 
 
