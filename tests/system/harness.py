@@ -127,6 +127,14 @@ def run_supervisor(*arguments: str, timeout_s: float = 60.0) -> subprocess.Compl
     )
 
 
+def is_alive(process: psutil.Process) -> bool:
+    """False for the dead that their foster parent has yet to collect, too."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def shared_memory_names() -> set[str]:
     return set(os.listdir("/dev/shm"))
 

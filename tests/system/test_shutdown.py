@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.system.harness import SCRIPTED, Server
+from tests.system.harness import SCRIPTED, Server, is_alive
 from tests.system.streams import Outcome, run_streams
 
 
@@ -41,7 +41,7 @@ def test_idle_server_exits_clean(embedded_model: Path, number: int) -> None:
         processes = server.workers()
         server.signal(number)
         assert server.wait() == 0
-        assert not any(process.is_running() for process in processes)
+        assert not any(map(is_alive, processes))
         assert list(server.run_dir.iterdir()) == []
         assert "Traceback" not in server.log
 
@@ -77,7 +77,7 @@ def test_second_signal_stops_at_once(embedded_model: Path) -> None:
         assert server.wait() == 1
         thread.join(30)
         assert all(not o.done for o in outcomes)
-        assert not any(process.is_running() for process in processes)
+        assert not any(map(is_alive, processes))
 
 
 def test_streams_beyond_the_grace_end_with_an_error(embedded_model: Path) -> None:
