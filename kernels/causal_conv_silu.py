@@ -16,7 +16,7 @@ TAPS = 4
 BLOCK_C, BLOCK_T = 128, 8  # channels and tokens of a program
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["start", "num_tokens"])  # one compilation for chunks of any length
 def _causal_conv_silu_kernel(
     x_ptr, stride_x, ring_ptr, taps_ptr, y_ptr, start, num_tokens, C, TAPS: tl.constexpr, BLOCK_C: tl.constexpr,
     BLOCK_T: tl.constexpr,

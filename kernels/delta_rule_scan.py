@@ -36,7 +36,7 @@ class ChunkTerms:
     carry: Tensor
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_chunks"])  # one compilation for prompts of any length
 def _delta_rule_scan_kernel(
     u_ptr, w_ptr, q_ptr, k_ptr, scores_ptr, carry_ptr, state_ptr, out_ptr, num_chunks, D: tl.constexpr,
     BLOCK_V: tl.constexpr, CHUNK: tl.constexpr, PRECISION: tl.constexpr,

@@ -1,4 +1,4 @@
-"""The quantised projections of `quant_gemv`, `quant_gemv_residual` and `quant_swiglu` for five to eight rows, on the
+"""The quantised projections of `quant_gemv`, `quant_gemv_residual` and `quant_swiglu` for four to eight rows, on the
 tensor cores: their cost does not grow with the rows. Those modules' functions call these; the contracts are theirs, but
 for the arithmetic: weights and activations become f16 numbers.
 
@@ -25,11 +25,11 @@ from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
 from kernels.quant_mma import first_group, mma_rows, mma_two, warp_rows
 from kernels.quant_unpack import is_float
 
-MIN_ROWS, MAX_ROWS = 5, 8  # up to four rows the vector kernels were faster on an H200 (docs/performance.md)
+MIN_ROWS, MAX_ROWS = 4, 8  # fewer were faster on the vector units of an H200 (docs/performance.md)
 
 
 def fits(x: QuantActivation, weights: Sequence[QuantWeight]) -> bool:
-    """Whether these kernels should take the product: five to eight rows, whole groups of columns."""
+    """Whether these kernels should take the product: four to eight rows, whole groups of columns."""
     quantised = [w for w in weights if not w.format.is_float]
     one_order = len({w.format == QuantFormat.Q8_0 for w in quantised}) == 1  # half_rows
     return MIN_ROWS <= x.num_tokens <= MAX_ROWS and one_order and all(

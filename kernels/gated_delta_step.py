@@ -117,11 +117,6 @@ def _gated_delta_step_kernel(
     quantize_blocks(out * norm * _silu(z), block, v_ptr, ys_ptr, ym_ptr, COLS, BLOCKS)
 
 
-def columns_per_program(num_seqs: int) -> int:
-    """What was fastest on an H200 (docs/performance.md)."""
-    return 64 if num_seqs <= 2 else 32
-
-
 def gated_delta_step(
     projected: Tensor,
     weights: DeltaNetWeights,
@@ -130,7 +125,7 @@ def gated_delta_step(
     state_slots: Tensor,
     positions: Tensor,
     out: QuantActivation,
-    block_v: int | None = None,
+    block_v: int = 64,
     num_warps: int = 4,
     pdl: bool = False,
 ) -> None:
@@ -149,7 +144,7 @@ def gated_delta_step(
     num_seqs = projected.shape[0]
     _, num_v_heads, head_dim, _ = state.shape
     options = {"launch_pdl": True} if pdl else {}
-    block_v = min(block_v or columns_per_program(num_seqs), head_dim)
+    block_v = min(block_v, head_dim)
     _gated_delta_step_kernel[(head_dim // block_v, num_v_heads, num_seqs)](
         projected, projected.stride(0), conv_ring, state, state_slots, positions, weights.conv, weights.a,
         weights.dt_bias, weights.norm, out.values, out.scales, out.sums, out.square_sums,

@@ -118,9 +118,7 @@ def _moe_down_kernel(
 
 def down_tile(quant_format: QuantFormat, ffn: int, num_tokens: int) -> RowTile:
     """The tile that was fastest on an H200 (docs/performance.md)."""
-    if num_tokens > 1:
-        return block_tile(quant_format, 8 * ffn, num_warps=4, chunks=32)
-    return block_tile(quant_format, 8 * ffn, num_warps=16 if ffn <= 512 else 8, chunks=32)
+    return block_tile(quant_format, 8 * ffn, num_warps=8 if num_tokens == 1 else 4, chunks=32)
 
 
 def moe_down(

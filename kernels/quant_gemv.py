@@ -78,7 +78,7 @@ def _quant_gemv_kernel(
 def gemv_tile(quant_format: QuantFormat, num_rows: int, num_cols: int, num_tokens: int, num_warps: int) -> RowTile:
     """The tile that was fastest on an H200 for such a shape (docs/performance.md)."""
     if quant_format.is_float:
-        return row_tile(quant_format, num_cols, num_warps, 2, max(1, 4 // num_tokens), chunks=32 * num_warps)
+        return row_tile(quant_format, num_cols, num_warps, 1, max(1, 4 // num_tokens), chunks=32 * num_warps)
     is_wide = quant_format == QuantFormat.Q8_0
     depth = max(1, (4 if is_wide else 2) // num_tokens)
     rows = 4 if num_tokens == 1 and not is_wide and num_rows >= 4096 else 2

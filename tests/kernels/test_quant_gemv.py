@@ -11,7 +11,7 @@ from kernels.reference import quant_gemv as reference
 from tests.kernels.random_weights import random_weight
 
 EPS = 1e-6
-F16_ERROR = 1e-3  # both operands of five rows and more are f16 numbers, right to 2^-11
+F16_ERROR = 1e-3  # both operands of MIN_ROWS rows and more are f16 numbers, right to 2^-11
 
 
 def _activation(num_tokens: int, num_cols: int):  # type: ignore[no-untyped-def]

@@ -15,7 +15,7 @@ from tests.kernels.random_weights import random_weight
 
 
 def allowed_error(kind: QuantFormat, num_tokens: int) -> float:
-    """From five rows on both operands are f16 numbers, right to 2^-11."""
+    """From MIN_ROWS rows on both operands are f16 numbers, right to 2^-11."""
     return 1e-5 if kind.is_float or num_tokens < MIN_ROWS else 1e-3
 
 
