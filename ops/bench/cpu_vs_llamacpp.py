@@ -1,6 +1,8 @@
 """CPU speed beside llama.cpp's on the same files, as a table of ratios; medians of interleaved runs.
 
     python ops/bench/cpu_vs_llamacpp.py --work /tmp/llamacpp [--runs 3] [--threads 2] [--only decode prefill ...]
+    python ops/bench/cpu_vs_llamacpp.py --work /tmp/llamacpp --cpu-time      tokens per second of CPU time, one thread:
+                                                                             for machines that others use as well
 
 The first run builds llama-bench, llama-server and llama-quantize from the source distribution of llama-cpp-python (ten
 minutes or more) and makes the other files from the embedded default; a model of gemma3-270m's shape gets random
@@ -13,6 +15,7 @@ import argparse
 import json
 import lzma
 import os
+import resource
 import shutil
 import statistics
 import subprocess
@@ -149,11 +152,20 @@ def write_gemma(path: Path) -> None:
 
 
 def theirs(binaries: Path, model: Path, row: Row, threads: int) -> float:
-    """Tokens per second by llama-bench."""
+    """Tokens per second by llama-bench; threads 0: of CPU time, what two more repetitions cost one thread."""
     work = ["-p", str(row.prompt), "-n", "0"] if row.prompt else ["-p", "0", "-n", "64", "-d", str(row.depth)]
-    command = [str(binaries / "llama-bench"), "-m", str(model), "-t", str(threads), "-r", "1", "-fa", "0", "-o", "json"]
-    found = subprocess.run([*command, *work], check=True, capture_output=True, text=True)
-    return float(json.loads(found.stdout)[0]["avg_ts"])
+    binary = str(binaries / "llama-bench")
+    command = [binary, "-m", str(model), "-t", str(threads or 1), "-fa", "0", "-o", "json", *work]
+    if threads:
+        found = subprocess.run([*command, "-r", "1"], check=True, capture_output=True, text=True)
+        return float(json.loads(found.stdout)[0]["avg_ts"])
+    used = []
+    for repetitions in (1, 3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([*command, "-r", str(repetitions)], check=True, capture_output=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        used.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return 2 * (row.prompt or 64) / (used[1] - used[0])
 
 
 def ours(model: Path, row: Row, threads: int) -> float:
@@ -164,26 +176,30 @@ def ours(model: Path, row: Row, threads: int) -> float:
 
 
 def measure(path: str, prompt: int, depth: int, threads: int) -> float:
-    """Tokens per second of one prefill, or of 64 decode steps behind `depth` tokens; once before, unmeasured."""
+    """Tokens per second of one prefill, or of 64 decode steps behind `depth` tokens; once before, unmeasured.
+
+    threads: 0 counts the CPU time of one
+    """
+    clock = time.perf_counter if threads else time.process_time
     import torch
 
     from tests.model.driver import Driver, load_cpu
 
     torch.set_num_threads(1)
-    model = load_cpu(Path(path), threads)
+    model = load_cpu(Path(path), threads or 1)
     tokens = [(7 * i) % 1000 for i in range(max(prompt, depth, 16))]
     elapsed = 0.0
     for _ in range(2):
         driver = Driver(model, num_blocks=(len(tokens) + 80) // 16 + 1)
-        started = time.perf_counter()
+        started = clock()
         driver.prefill("a", tokens[: prompt or depth or 1])
         if not prompt:
             batches = [driver.batch({"a": [token]}) for token in tokens[:16] * 4]
-            started = time.perf_counter()
+            started = clock()
             with torch.inference_mode():
                 for batch in batches:
                     model.forward(batch, driver.kv_cache, driver.state_pool)
-        elapsed = time.perf_counter() - started
+        elapsed = clock() - started
     return (prompt or 64) / elapsed
 
 
@@ -198,6 +214,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("/tmp/llamacpp"))
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--cpu-time", action="store_true")
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--measure", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -205,10 +222,13 @@ def main() -> None:
         path, *numbers = options.measure
         print(measure(path, *map(int, numbers)))
         return
+    if options.cpu_time:
+        options.threads = 0
     options.work.mkdir(parents=True, exist_ok=True)
     binaries = build(options.work)
     files = models(options.work, binaries)
-    print(f"{options.threads} threads, medians of {options.runs} interleaved runs, tokens/s; load {os.getloadavg()[0]}")
+    unit = f"{options.threads} threads" if options.threads else "CPU time of one thread"
+    print(f"{unit}, medians of {options.runs} interleaved runs, tokens/s; load {os.getloadavg()[0]}")
     print("| | llama.cpp | SparkInfer | ratio | target |\n|---|---|---|---|---|")
     for row in ROWS:
         if options.only and row.key not in options.only:
@@ -219,7 +239,7 @@ def main() -> None:
             options.runs,
         )
         print(f"| {row.title} | {a:.0f} | {b:.0f} | {b / a:.2f} | {row.target} |", flush=True)
-    if not options.only or "http" in options.only:
+    if options.threads and (not options.only or "http" in options.only):
         http_rows(binaries, files["default"], options.runs, options.threads)
 
 
