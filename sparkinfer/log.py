@@ -13,4 +13,5 @@ def setup_logging(worker: str, level: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    logging.getLogger("_granian").setLevel("WARNING")
+    for library in ("_granian", "numba"):  # a line a connection, a line a bytecode
+        logging.getLogger(library).setLevel("WARNING")
