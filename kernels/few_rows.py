@@ -158,8 +158,10 @@ def _few_rows_swiglu_kernel(
 
 
 def _warps(num_cols: int) -> int:
-    """Warps that share a row's groups of columns evenly, where that can be."""
+    """Warps that share a row's groups of columns: many for a long row, else so that each has as many."""
     groups = num_cols // 256
+    if groups >= 32:
+        return 8
     return next((warps for warps in (8, 4) if groups % warps == 0 and groups >= 2 * warps), 4)
 
 
