@@ -45,7 +45,8 @@ def chunked_delta_rule(
 
 def plain_delta_rule(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor) -> Tensor:
     """`chunked_delta_rule` without kernels."""
-    out, new_state = chunked_gated_delta_rule(*(x[None] for x in (q, k, v, g, beta, state)))
+    q, k, v, g, beta = (x[None] for x in (q, k, v, g, beta))
+    out, new_state = chunked_gated_delta_rule(q, k, v, g, beta, state[None])
     state.copy_(new_state[0])
     return out[0]
 

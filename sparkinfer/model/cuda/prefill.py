@@ -13,9 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels.causal_conv_silu import causal_conv_silu
 from kernels.quant_format import QuantFormat, QuantWeight
-from kernels.reference.causal_conv1d import causal_conv_silu as plain_conv_silu
 from kernels.reference.gated_delta_rule import l2_normalize
 from kernels.reference.moe import route
 from kernels.reference.paged_attention import gather_rows
@@ -23,9 +21,9 @@ from kernels.reference.rms_norm import rms_norm
 from kernels.reference.rope_store_kv import rope_store_kv
 from kernels.reference.store_kv import store_kv
 from sparkinfer.model.cuda import dequantize
-from sparkinfer.model.cuda.chunked_delta_rule import chunked_delta_rule, plain_delta_rule
 from sparkinfer.model.cuda.output_head import OutputHead
 from sparkinfer.model.cuda.pools import DecodePools
+from sparkinfer.model.cuda.recurrence import Recurrence
 from sparkinfer.model.cuda.weights import AttentionLayer, DecodeLayer, DecodeWeights, DeltaNetLayer, DenseFFN, ExpertFFN
 
 F16_MAX = 65504.0
@@ -69,8 +67,7 @@ class Prefill:
         self._device = device
         is_cpu = device.type == "cpu"
         self._dtype = torch.float32 if is_cpu else torch.float16
-        self._delta_rule = plain_delta_rule if is_cpu else chunked_delta_rule
-        self._convolve = plain_conv_silu if is_cpu else causal_conv_silu
+        self._recurrence = Recurrence.of(device)
         self._grouped_dtype = torch.float32 if is_cpu else torch.bfloat16  # the grouped product's one type
 
     def run(self, batch: PrefillBatch) -> Tensor:
@@ -169,12 +166,12 @@ class Prefill:
         beta = torch.sigmoid(beta)
         out = torch.empty(hidden.shape[0], heads, head_dim, device=self._device)
         for chunk in batch.chunks:
-            convolved = self._convolve(mixed[chunk.rows], small.conv, ring[chunk.slot], chunk.start)
+            convolved = self._recurrence.convolve(mixed[chunk.rows], small.conv, ring[chunk.slot], chunk.start)
             parts = torch.unflatten(convolved, 1, (-1, head_dim))
             q, k, v = torch.split(parts, [small.num_k_heads, small.num_k_heads, heads], dim=1)
             repeats = (1, heads // small.num_k_heads, 1)
             q, k = l2_normalize(q).repeat(repeats) * head_dim**-0.5, l2_normalize(k).repeat(repeats)
-            out[chunk.rows] = self._delta_rule(q, k, v, g[chunk.rows], beta[chunk.rows], state[chunk.slot])
+            out[chunk.rows] = self._recurrence.delta_rule(q, k, v, g[chunk.rows], beta[chunk.rows], state[chunk.slot])
         out = rms_norm(out, small.norm, eps).flatten(1) * F.silu(z)
         return self._matmul(out, layer.output)
 
