@@ -35,6 +35,11 @@ class Expansion:
         self.approximations: dict[str, None] = {}
         self.path = document.path
 
+    @property
+    def has_negations(self) -> bool:
+        """Whether something was negated: then what is left may be less than what the schema allows."""
+        return bool(self._negations)
+
     def part(self, schema: Any, path: str, is_negated: bool = False) -> Part:
         """The one object for a schema of the document."""
         if isinstance(schema, bool) and is_negated:

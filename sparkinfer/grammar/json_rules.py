@@ -51,7 +51,8 @@ class JsonRules:
         """JSON text of what all of `parts` ask for. Raises RequestError 400."""
         helpers = self.write([parts])
         if not self.can_be(parts):
-            fail(path, "no value satisfies it")
+            narrowed = ", as far as the opposites in it (not, oneOf, if) can be held to"
+            fail(path, "no value satisfies it" + (narrowed if self.expansion.has_negations else ""))
         return Rule(self.name(parts), helpers, tuple(self.expansion.approximations))
 
     def write(self, starts: Iterable[Parts]) -> dict[str, str]:

@@ -223,6 +223,8 @@ APPROXIMATED: list[tuple[Any, str]] = [
 ]  # fmt: skip
 
 REFUSED: list[tuple[Any, str, str]] = [
+    ({"type": "number", "not": {"type": "integer"}}, "$", "as far as the opposites in it (not"),
+    ({"type": "integer", "not": {"multipleOf": 2}}, "$", "as far as the opposites in it (not"),
     (3, "$", "object or a boolean"),
     ({"unknownKeyword": 1}, "$", "unsupported field 'unknownKeyword'"),
     ({"type": "object", "unevaluatedProperties": False}, "$", "unsupported field"),
