@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from granian.rsgi import ProtocolClosed  # type: ignore[attr-defined]  # public, though its stub does not say so
+
 from sparkinfer.api.error_bodies import error_body
 from sparkinfer.api.errors import RETRY_AFTER_S
 from sparkinfer.api.json_body import parse_object
@@ -126,8 +128,13 @@ class Exchange:
             if length <= self._max_body_bytes * MAX_DISCARDED:
                 await self._read_chunks()
             raise self._too_large()
-        body = await (self._read_chunks() if length is None else self.connection())  # whole: one wake-up, not several
-        if length is not None and len(body) != length:
+        if length is None:
+            return await self._read_chunks()
+        try:
+            body = await self.connection()  # whole: one wake-up, not several
+        except ProtocolClosed as error:
+            raise RequestError(400, f"The request body ended before its {length} bytes") from error
+        if len(body) != length:
             raise RequestError(400, f"The request body ended after {len(body)} of {length} bytes")
         return body
 

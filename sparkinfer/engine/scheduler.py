@@ -126,6 +126,7 @@ class Scheduler:
         for row, error in row_errors(output, result):
             self._fail(row.sequence, now, error)
         mark_late(output, result)
+        events.add_scores(output, result, now)  # before a first token that ends its sequence
         for row, token_id in zip(rows, result.token_ids):
             sequence = row.sequence
             if sequence.status == SequenceStatus.FINISHED or sequence.is_late:
@@ -136,7 +137,6 @@ class Scheduler:
             if reason is not None:
                 self._finish(sequence, reason, now)
         events.add_logprobs(rows, result.logprobs)
-        events.add_scores(output, result, now)
         for sequence in output.ends:
             if sequence.status != SequenceStatus.FINISHED:
                 self._finish(sequence, FinishReason.LENGTH, now)

@@ -85,3 +85,11 @@ def test_refused(app: AppServer, request_bytes: bytes, status: bytes) -> None:
     with socket.create_connection(("127.0.0.1", app.port), timeout=20) as client:
         client.sendall(request_bytes)
         assert client.recv(1 << 16).partition(b"\r\n")[0].split()[1:2] == [status]
+
+
+def test_a_body_that_ends_early_is_the_clients_error(app: AppServer) -> None:
+    request = b"%s HTTP/1.1\r\nhost: x\r\ncontent-length: 500\r\n\r\n%s" % (CHAT, BODY)
+    with socket.create_connection(("127.0.0.1", app.port), timeout=20) as client:
+        client.sendall(request)
+        client.shutdown(socket.SHUT_WR)
+        assert b" 400 " in client.recv(1 << 16).partition(b"\r\n")[0]

@@ -68,15 +68,16 @@ def test_the_last_token_costs_no_forward_pass() -> None:
         assert rig.engine.stats.num_computed_tokens == 4
 
 
-def test_a_prompt_scored_before_its_answer() -> None:
+@pytest.mark.parametrize("num_tokens", [1, 2, 5])
+def test_a_prompt_scored_before_its_answer(num_tokens: int) -> None:
     prompt, completion, logprobs = CASES[0]
     controls = {**GENERATE, "prompt_logprobs": 3}
     with Rig(prefill_chunk_tokens=4) as rig:
-        sink = rig.run([([*prompt, *completion], {**controls, "max_tokens": 5}), (prompt, {"max_tokens": 1})])
+        sink = rig.run([([*prompt, *completion], {**controls, "max_tokens": num_tokens}), (prompt, {"max_tokens": 1})])
     scores = sink.scores[0, 0]
     assert [token_id for token_id, _ in scores] == [*prompt, *completion][1:]
     assert [entry for _, entry in scores[len(prompt) - 1 :]] == logprobs
-    assert len(sink.tokens[0, 0]) == 5
+    assert len(sink.tokens[0, 0]) == num_tokens
 
 
 @pytest.mark.parametrize("controls", [{}, {"prompt_logprobs": 0}], ids=str)
