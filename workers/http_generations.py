@@ -19,7 +19,7 @@ from sparkinfer.api.completions_reply import CompletionReply
 from sparkinfer.api.generation import Generation, MakeReply, NewRequestId, Plan
 from sparkinfer.api.models import ModelInfo
 from sparkinfer.api.schema import Object
-from sparkinfer.api.score import parse_score
+from sparkinfer.api.score import is_batch, parse_score
 from sparkinfer.api.score_reply import ScoreReply
 from sparkinfer.config import ServerConfig
 from sparkinfer.errors import RequestError
@@ -219,4 +219,4 @@ def _plan_completion(body: Object, info: ModelInfo, new_request_id: NewRequestId
 def _plan_score(body: Object, info: ModelInfo, new_request_id: NewRequestId) -> tuple[Generation, MakeReply]:
     generation = parse_score(body, info, new_request_id)
     has_top = bool(generation.requests[0].sampling.prompt_logprobs)
-    return generation, functools.partial(ScoreReply, info=info, has_top=has_top)
+    return generation, functools.partial(ScoreReply, info=info, has_top=has_top, is_batch=is_batch(body))

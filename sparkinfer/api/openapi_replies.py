@@ -28,6 +28,14 @@ _TOKEN: dict[str, Schema] = {
 _LIMITS: dict[str, Schema] = {
     "tokens": _COUNT, "max_context": _COUNT, "max_output_tokens": _COUNT, "model": STRING,
 }  # fmt: skip
+_SCORE: dict[str, Schema] = {
+    "tokens": array(STRING),
+    "token_ids": array(_COUNT),
+    "bytes": array(array(_COUNT)),
+    "logprobs": array(optional({"type": "number", "maximum": 0})),
+    "sum_logprob": {"type": "number", "maximum": 0},
+}
+_SCORE_EXTRA: dict[str, Schema] = {"top_logprobs": array(array(_reply(_TOKEN)))}
 _STATUS = _reply({"status": STRING})
 
 REPLIES: dict[str, Schema] = {
@@ -132,18 +140,15 @@ REPLIES: dict[str, Schema] = {
         },
         extra={"usage": optional(ref("Usage"))},
     ),
-    "Score": _reply(
-        {
-            **_HEAD,
-            "tokens": array(STRING),
-            "token_ids": array(_COUNT),
-            "bytes": array(array(_COUNT)),
-            "logprobs": array(optional({"type": "number", "maximum": 0})),
-            "sum_logprob": {"type": "number", "maximum": 0},
-            "usage": ref("Usage"),
-        },
-        extra={"top_logprobs": array(array(_reply(_TOKEN)))},
-    ),
+    "Score": {
+        "anyOf": [
+            _reply({**_HEAD, **_SCORE, "usage": ref("Usage")}, extra=_SCORE_EXTRA),
+            _reply(
+                {**_HEAD, "data": array(_reply({"object": STRING, "index": _COUNT, **_SCORE}, extra=_SCORE_EXTRA)),
+                 "usage": ref("Usage")}
+            ),
+        ]
+    },
     "Tokenized": _reply(_LIMITS, extra={"token_ids": array(_COUNT), "pieces": array(OBJECT)}),
     "RenderedPrompt": _reply({"prompt": STRING, **_LIMITS}),
     "Detokenized": _reply({"text": STRING, "tokens": _COUNT, "model": STRING}),

@@ -42,6 +42,11 @@ def array(items: Schema, low: int = 0, high: int | None = None) -> Schema:
     return {"type": "array", "items": items, **bounds}
 
 
+def _one_or_more(schema: Schema) -> Schema:
+    """One, or a list of several."""
+    return {"anyOf": [schema, array(schema, 1, MAX_PROMPTS)]}
+
+
 def integer(low: int, high: int) -> Schema:
     return {"type": "integer", "minimum": low, "maximum": high}
 
@@ -247,8 +252,8 @@ REQUESTS: dict[str, Schema] = {
     "ScoreRequest": _of_chat_or_prompt(
         {"anyOf": [{"type": "string", "minLength": 1}, array(TOKEN_ID, 1)]},
         {
-            "completion": {"type": "string", "minLength": 1},
-            "completion_token_ids": array(TOKEN_ID, 1),
+            "completion": _one_or_more({"type": "string", "minLength": 1}),
+            "completion_token_ids": _one_or_more(array(TOKEN_ID, 1)),
             "prompt_only": BOOLEAN,
             "top_logprobs": integer(0, MAX_TOP_LOGPROBS),
             "priority": integer(*INT_RANGES["priority"]),

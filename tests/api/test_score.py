@@ -40,6 +40,15 @@ def test_a_text_and_ids() -> None:
     assert request.continuation == Continuation(token_ids=(1, 2), max_tokens=INFO.max_output_tokens)
 
 
+@pytest.mark.parametrize("body", [{"completion": ["b", "c"]}, {"completion_token_ids": [[1, 2], [3]]}], ids=str)
+def test_several_completions_of_one_prompt(body: dict[str, Any]) -> None:
+    requests = parse_score({"prompt": "a", **body}, INFO, new_ids()).requests
+    assert [request.prompt for request in requests] == [TextPrompt(text="a")] * 2
+    (wanted,) = body.values()
+    found = [request.continuation for request in requests]
+    assert [c and (c.text or list(c.token_ids)) for c in found] == wanted
+
+
 def test_a_prompt_by_itself() -> None:
     assert score({"messages": USER, "prompt_only": True}).continuation is None
     assert score({"prompt": [1] * 100, "prompt_only": True}).prompt == TokenPrompt(token_ids=(1,) * 100)
@@ -56,7 +65,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "two completions": ({**BOTH, "completion_token_ids": [1]}, "completion"),
     "completion and none": ({**BOTH, "prompt_only": True}, "completion"),
     "empty completion": ({"prompt": "a", "completion": ""}, "completion"),
-    "completion list": ({"prompt": "a", "completion": ["b"]}, "completion"),
+    "no completions": ({"prompt": "a", "completion": []}, "completion"),
+    "an empty one of several": ({"prompt": "a", "completion": ["b", ""]}, "completion[1]"),
+    "a number among texts": ({"prompt": "a", "completion": ["b", 5]}, "completion[1]"),
+    "too many completions": ({"prompt": "a", "completion": ["b"] * 257}, "completion"),
+    "ids and lists of ids": ({"prompt": "a", "completion_token_ids": [[1], 2]}, "completion_token_ids[1]"),
+    "an empty list of ids": ({"prompt": "a", "completion_token_ids": [[1], []]}, "completion_token_ids[1]"),
+    "a list of ids with a text": ({"prompt": "a", "completion_token_ids": [[1, "1"]]}, "completion_token_ids[0][1]"),
     "no ids": ({"prompt": "a", "completion_token_ids": []}, "completion_token_ids"),
     "too many ids": ({"prompt": "a", "completion_token_ids": [1] * 65}, "completion_token_ids"),
     "ids text": ({"prompt": "a", "completion_token_ids": "1"}, "completion_token_ids"),
@@ -112,6 +127,16 @@ def test_the_answer(app: AppServer, http: httpx.Client, top: int) -> None:
         return
     assert [len(entries) for entries in document["top_logprobs"]] == [0, 2, 1]
     assert document["top_logprobs"][1][1] == {"token": "b", "token_id": 7, "logprob": -9999.0, "bytes": [98]}
+
+
+@pytest.mark.parametrize("completions", [["é"], ["é", "é", "é"]], ids=len)
+def test_the_answer_of_a_batch(app: AppServer, http: httpx.Client, completions: list[str]) -> None:
+    app.pool.script = scores
+    document = http.post("/v1/score", json={"prompt": "a", "completion": completions}).json()
+    assert document["object"] == "list"
+    assert [score["index"] for score in document["data"]] == list(range(len(completions)))
+    assert all(score["object"] == "score" and score["token_ids"] == [5, 6, 9] for score in document["data"])
+    assert document["usage"]["prompt_tokens"] == 3 * len(completions)
 
 
 def test_an_answer_of_thousands_of_alternatives(app: AppServer, http: httpx.Client) -> None:
