@@ -13,7 +13,7 @@ from kernels.cpu.packed_layout import LAYOUTS
 from kernels.cpu.rows import norm_kernel
 from kernels.quant_format import QuantFormat
 from sparkinfer.model.cpu.memory import aligned_bytes, aligned_copy
-from sparkinfer.model.cpu.program import Activations, Buffer, ProgramWriter
+from sparkinfer.model.cpu.program import Buffer, ProgramWriter
 from sparkinfer.model.cpu.thread_team import team_of
 from sparkinfer.model.cpu.weights import FLOAT_KINDS, PackedMatrix
 from tests.kernels.random_weights import random_blocks
