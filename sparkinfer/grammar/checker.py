@@ -16,7 +16,7 @@ from jsonschema.validators import extend
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
-from sparkinfer.grammar.formats import format_pattern
+from sparkinfer.grammar.formats import checked_pattern
 from sparkinfer.grammar.pattern import PatternError, compiled
 
 _ROOT_URI = "urn:sparkinfer:root"
@@ -67,7 +67,7 @@ def _dependencies(validator: Any, dependencies: Any, value: Any, _: Any) -> Iter
 
 _FORMATS = FormatChecker(formats=())
 for _name in ("date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"):
-    _format = compiled(format_pattern(_name) or "")
+    _format = compiled(checked_pattern(_name) or "")
     _FORMATS.checks(_name)(lambda value, form=_format: not isinstance(value, str) or form.search(value) is not None)
 
 _Validator = extend(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+_LEAP_YEAR = r"(?:\d{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
 _DATE = (
-    r"\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|02-(?:0[1-9]|1\d|2[0-8]))"
+    r"(?:\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)"
+    rf"|02-(?:0[1-9]|1\d|2[0-8]))|{_LEAP_YEAR}-02-29)"
 )
 _TIME = r"(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,9})?(?:Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)"
 _BYTE = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
@@ -23,7 +25,7 @@ _DURATION = (
 )
 _URI_CHAR = r"(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})"
 
-# RFC 3339 (a leap day or second is never written), 5321, 1123, 4291, 4122, 3986
+# RFC 3339 (a leap second is never written), 5321, 1123, 4291, 4122, 3986
 FORMATS = {
     "date": _DATE,
     "time": _TIME,
@@ -38,8 +40,23 @@ FORMATS = {
            rf"(?:#(?:{_URI_CHAR}|[/?])*)?",
 }
 
+# What somebody else wrote may be any that the RFCs allow, of which a grammar writes the shorter ones.
+_WIDER = {
+    "email": r"[^@\s]{1,64}@[^@\s]+\.[^@\s]+",
+    "hostname": rf"{_LABEL}(?:\.{_LABEL})*\.?",
+    "uri": r"[A-Za-z][A-Za-z0-9+.-]*:\S*",
+}
+
 
 def format_pattern(name: str) -> str | None:
     """An anchored pattern, None for a format that is not held."""
-    body = FORMATS.get(name)
+    return _anchored(FORMATS.get(name))
+
+
+def checked_pattern(name: str) -> str | None:
+    """The same for a string that is there already."""
+    return _anchored(_WIDER.get(name, FORMATS.get(name)))
+
+
+def _anchored(body: str | None) -> str | None:
     return None if body is None else f"^(?:{body})$"

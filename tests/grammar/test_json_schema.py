@@ -172,3 +172,11 @@ def test_raw_strings(walker: Walker, schema: Any, valid: list[str], invalid: lis
 @pytest.mark.parametrize("schema", [{}, {"type": ["string", "null"]}, {"enum": ["a", 1]}, {"type": "integer"}])
 def test_other_types_have_no_raw_text(schema: Any) -> None:
     assert raw_string_rule(schema, "$", FORBIDDEN) is None
+
+
+@pytest.mark.parametrize(("form", "value"), [
+    ("email", "a.b.c.d+e@mail.sub.sub.sub.example.com"), ("hostname", "a.b.c.d.e.f.example.com"),
+    ("uri", "mailto:ann@example.com"), ("uri", "https://ann:pw@a.b.c.d.e.example.com:65535/x"), ("date", "2024-02-29"),
+])  # fmt: skip
+def test_what_others_wrote_may_be_longer_than_what_grammars_write(form: str, value: str) -> None:
+    assert first_violation({"type": "string", "format": form}, value) is None
