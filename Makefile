@@ -15,7 +15,7 @@ serve: $(VENV)/.installed
 test: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 conformance: $(VENV)/.installed-conformance
 	$(BIN)/python -m pytest --timeout=300 conformance

@@ -15,7 +15,14 @@ from sparkinfer.errors import CheckpointError
 from tests.checkpoint import builder
 from tests.checkpoint.builder import LAYERS, Tensor, Typed, gguf_bytes, model_metadata, model_tensors
 
-ABSENT = object()
+class Absent:
+    """Stands for a key that is not there."""
+
+    def __repr__(self) -> str:
+        return "absent"
+
+
+ABSENT = Absent()
 
 
 def read(folder: Path, architecture: str, num_layers: int = 2, **changes: Any) -> HParams:
