@@ -15,6 +15,7 @@ from sparkinfer.errors import CheckpointError
 from tests.checkpoint import builder
 from tests.checkpoint.builder import LAYERS, Tensor, Typed, gguf_bytes, model_metadata, model_tensors
 
+
 class Absent:
     """Stands for a key that is not there."""
 
