@@ -9,6 +9,7 @@ import resource
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -120,14 +121,16 @@ def test_a_pinned_prefix_longer_than_the_context(embedded_model: Path, tmp_path:
     assert "Traceback" not in result.stderr
 
 
-def test_run_dir_keeps_what_it_held(embedded_model: Path, tmp_path: Path) -> None:
+def test_run_dir_keeps_what_it_held(embedded_model: Path) -> None:
     """The operator may name any folder; only our own fresh one in it is removed."""
-    (tmp_path / "metrics").mkdir()
-    (tmp_path / "metrics" / "precious.txt").write_text("keep me")
-    server = Server(embedded_model, *SCRIPTED, f"server.run_dir={tmp_path}")
-    server.wait_ready()
-    assert server.stop() == 0
-    assert [str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")] == ["metrics", "metrics/precious.txt"]
+    with tempfile.TemporaryDirectory(prefix="si-", dir="/tmp") as folder:  # short: sockets' paths have a limit
+        run_dir = Path(folder)
+        (run_dir / "metrics").mkdir()
+        (run_dir / "metrics" / "precious.txt").write_text("keep me")
+        server = Server(embedded_model, *SCRIPTED, f"server.run_dir={run_dir}")
+        server.wait_ready()
+        assert server.stop() == 0
+        assert [str(p.relative_to(run_dir)) for p in run_dir.rglob("*")] == ["metrics", "metrics/precious.txt"]
 
 
 def test_second_server_on_the_same_port(embedded_model: Path) -> None:
