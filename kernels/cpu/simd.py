@@ -22,7 +22,7 @@ I8, I16, I32, I64, F16, F32 = (
 V16F, V16I = ir.VectorType(F32, LANES), ir.VectorType(I32, LANES)
 
 
-class Float32x16Type(types.Type):  # type: ignore[misc]
+class Float32x16Type(types.Type):  # type: ignore[misc]  # numba has no types
     """numba's type of a vector of 16 floats."""
 
     def __init__(self) -> None:
@@ -33,14 +33,14 @@ float32x16 = Float32x16Type()
 
 
 @register_model(Float32x16Type)
-class _Float32x16Model(models.PrimitiveModel):  # type: ignore[misc]
+class _Float32x16Model(models.PrimitiveModel):  # type: ignore[misc]  # nor here
     def __init__(self, manager: Any, frontend_type: Any) -> None:
         super().__init__(manager, frontend_type, V16F)
 
 
 def _operator(function: Any, emit: Callable[[Any, Any, Any], Any]) -> None:
     @infer_global(function)
-    class _Template(ConcreteTemplate):  # type: ignore[misc]
+    class _Template(ConcreteTemplate):  # type: ignore[misc]  # nor here
         cases = [signature(float32x16, float32x16, float32x16)]
 
     @lower_builtin(function, float32x16, float32x16)

@@ -41,7 +41,7 @@ def _wait(url: str, server: subprocess.Popen[bytes]) -> None:
                 return
         except httpx.HTTPError:
             pass
-        time.sleep(0.2)
+        time.sleep(0.2)  # it loads its model
     raise RuntimeError(f"no server at {url} within {READY_S} s")
 
 

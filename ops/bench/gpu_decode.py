@@ -86,7 +86,7 @@ def _restore(target: object, source: object) -> None:
     if isinstance(target, torch.Tensor):
         target.copy_(source)
     elif isinstance(target, tuple):
-        for t, s in zip(target, source, strict=True):  # type: ignore[arg-type]
+        for t, s in zip(target, source, strict=True):  # type: ignore[arg-type]  # both are
             _restore(t, s)
 
 

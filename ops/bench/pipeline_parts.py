@@ -160,7 +160,7 @@ def reading_client(address: tuple[str, int], num_streams: int) -> int:
         return pid
     connections = [socket.create_connection(address) for _ in range(num_streams)]
     while True:
-        time.sleep(0.01)
+        time.sleep(0.01)  # as pipeline.py's client reads
         for connection in connections:
             if not connection.recv(1 << 16):
                 os._exit(0)
@@ -187,7 +187,7 @@ async def measure(num_streams: int, num_steps: int) -> None:
         clock.run("text: unpack, detokenise, filter, encode, to the ring", partial(text.on_frames, "gpu-0", frames))
         http.step(clock, http_reader)
         clock.run("http: one send() a stream, in the kernel", lambda: [sockets[n].send(d) for n, d in http.written])
-        time.sleep(0.0005)
+        time.sleep(0.0005)  # a step goes by
     for connection in sockets:
         connection.close()
     os.waitpid(client, 0)

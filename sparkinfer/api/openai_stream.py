@@ -41,7 +41,7 @@ class OpenAIStream:
 
     def whole(self, choices: Sequence[Choice], usage: Usage) -> dict[str, Any]:
         """The whole answer as an object."""
-        raise NotImplementedError
+        raise NotImplementedError  # scores write their own document
 
     def failure(self, error: RequestError) -> bytes:
         """An error event and then [DONE], because clients that read up to [DONE] would hang without it."""
