@@ -13,16 +13,22 @@ import torch
 from ipc.status_board import BootPhase
 from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.checkpoint.hparams import HParams
+from sparkinfer.config import Config
 from sparkinfer.engine.cuda_model_runner import CudaModelRunner
+from sparkinfer.engine.cuda_workspace import measure_workspace
+from sparkinfer.engine.device import free_memory
 from sparkinfer.engine.kv_cache import KVCache, bytes_per_block, choose_kv_dtype
 from sparkinfer.engine.memory_plan import GIB, MemoryPlan
 from sparkinfer.errors import ConfigError
 from sparkinfer.model.cuda.coverage import why_not_covered
 from sparkinfer.model.cuda.loader import load_decode_weights
 from sparkinfer.model.cuda.pools import CudaPools, RingStatePool
+from sparkinfer.model.cuda.weights import DecodeWeights
 from workers.process import WorkerContext
 
 log = logging.getLogger("gpu_scheduler")
+
+SPARE_BYTES = GIB  # graphs with their logits, the libraries' own workspaces, the allocator's rounding
 
 
 def is_covered(gguf: GGUFFile, hparams: HParams, is_deterministic: bool) -> bool:
@@ -62,13 +68,41 @@ def boot(
     status.phase = BootPhase.ALLOCATING
     block_size, max_num_seqs = config.engine.block_size, config.scheduler.max_num_seqs
     dtype = choose_kv_dtype(config.engine.kv_dtype, hparams, device)
-    plan = plan_for(bytes_per_block(hparams, block_size, dtype), torch.cuda.mem_get_info(device)[0])
-    pools = CudaPools(
-        KVCache(hparams, plan.num_blocks + 1, block_size, dtype, device),
-        RingStatePool(hparams, max_num_seqs + 1, device),
-    )
+    workspace = _workspace(config, weights, hparams, dtype)
+    states = RingStatePool(hparams, max_num_seqs + 1, device)
+    free = max(0, torch.cuda.mem_get_info(device)[0] - workspace - SPARE_BYTES)
+    plan = plan_for(bytes_per_block(hparams, block_size, dtype), free)
+    pools = CudaPools(KVCache(hparams, plan.num_blocks + 1, block_size, dtype, device), states)
+    _log_memory(device, plan, pools, workspace, block_size)
     runner = CudaModelRunner(weights, pools, max_num_seqs, plan.max_model_len, device)
     status.phase = BootPhase.WARMING_UP
     runner.capture(progress)
-    log.info("kernels and graphs on %s; KV cache: %d blocks of %d tokens", device, plan.num_blocks, block_size)
+    log.info("kernels and graphs on %s; %.2f GiB of its memory are free", device, free_memory(device) / GIB)
     return runner, plan
+
+
+def _workspace(config: Config, weights: DecodeWeights, hparams: HParams, dtype: torch.dtype) -> int:
+    """Bytes that the largest step takes; raises ConfigError if they are not there."""
+    num_tokens = config.scheduler.max_num_batched_tokens
+    try:
+        return measure_workspace(weights, hparams, config.engine.block_size, dtype, num_tokens)
+    except torch.OutOfMemoryError as error:
+        raise ConfigError(
+            f"[scheduler] max_num_batched_tokens = {num_tokens}: the weights leave no memory for steps of that size; "
+            f"lower it"
+        ) from error
+
+
+def _log_memory(device: torch.device, plan: MemoryPlan, pools: CudaPools, workspace: int, block_size: int) -> None:
+    """One line that says what the device's memory goes to."""
+    kv_bytes = pools.kv_cache.num_blocks * plan.bytes_per_block
+    state_bytes = sum(pool.nbytes for pool in pools.state_pool.pools)
+    total = torch.cuda.mem_get_info(device)[1]
+    weights_bytes = torch.cuda.memory_allocated(device) - kv_bytes - state_bytes
+    log.info(
+        "memory of %s, %.1f GiB: weights %.2f, states of %d slots %.2f, KV cache %.2f (%d tokens; contexts of up to "
+        "%d), steps %.2f, graphs and the like %.2f; %.1f are left",
+        device, total / GIB, weights_bytes / GIB, pools.state_pool.num_slots, state_bytes / GIB, kv_bytes / GIB,
+        plan.num_blocks * block_size, plan.max_model_len, workspace / GIB, SPARE_BYTES / GIB,
+        (free_memory(device) - workspace - SPARE_BYTES) / GIB,
+    )

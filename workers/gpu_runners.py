@@ -33,7 +33,7 @@ from workers.process import WorkerContext
 log = logging.getLogger("gpu_scheduler")
 
 
-def _plan(config: Config, hparams: HParams, block_bytes: int, free: int) -> MemoryPlan:
+def _plan(config: Config, hparams: HParams, block_bytes: int, free: int, is_shared: bool = True) -> MemoryPlan:
     return plan_memory(
         config.engine,
         bytes_per_block=block_bytes,
@@ -41,6 +41,7 @@ def _plan(config: Config, hparams: HParams, block_bytes: int, free: int) -> Memo
         max_model_len=config.model.max_model_len,
         model_context=hparams.max_position,
         free=free,
+        is_shared=is_shared,
     )
 
 
@@ -85,7 +86,8 @@ def torch_runner(context: WorkerContext, gguf: GGUFFile, hparams: HParams) -> tu
         from workers import cuda_runner  # brings Triton, which a CPU has no use for
 
         if cuda_runner.is_covered(gguf, hparams, config.engine.deterministic):
-            cuda, plan = cuda_runner.boot(context, gguf, hparams, device, functools.partial(_plan, config, hparams))
+            plan_for = functools.partial(_plan, config, hparams, is_shared=False)
+            cuda, plan = cuda_runner.boot(context, gguf, hparams, device, plan_for)
             cuda.set_mask_source(TableMasks(context.mask_table))
             return cuda, plan
     if device.type == "cpu" and importlib.util.find_spec("numba"):

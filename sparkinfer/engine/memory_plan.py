@@ -28,7 +28,8 @@ class MemoryPlan:
 
 
 def plan_memory(
-    config: EngineConfig, *, bytes_per_block: int, max_num_seqs: int, max_model_len: int, model_context: int, free: int
+    config: EngineConfig, *, bytes_per_block: int, max_num_seqs: int, max_model_len: int, model_context: int, free: int,
+    is_shared: bool = True,
 ) -> MemoryPlan:
     """Size the KV pool.
 
@@ -36,6 +37,7 @@ def plan_memory(
     max_model_len:    configured limit in tokens, 0 for none; then what does not fit shortens the context
     model_context:    context length of the model in tokens
     free:             bytes that may be had now, weights already loaded
+    is_shared:        others need this memory too, so that the automatic choice leaves them a share
     Raises ConfigError when a configured size cannot be held.
     """
     wanted_len = min(max_model_len or model_context, model_context)
@@ -48,7 +50,10 @@ def plan_memory(
                 f"[engine] kv_cache_gib = {config.kv_cache_gib}: only {free / GIB:.1f} GiB of memory are free"
             )
     else:
-        budget = min(int(free * AUTO_SHARE_OF_FREE_MEMORY), max(AUTO_MAX_BYTES, blocks_per_sequence * bytes_per_block))
+        budget = free
+        if is_shared:
+            one_sequence = blocks_per_sequence * bytes_per_block
+            budget = min(int(free * AUTO_SHARE_OF_FREE_MEMORY), max(AUTO_MAX_BYTES, one_sequence))
     num_blocks = min(most, budget // bytes_per_block)
     needed = blocks_per_sequence if max_model_len else 1
     if num_blocks < needed:

@@ -9,9 +9,10 @@ import pytest
 from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.checkpoint.hparams import HParams
 from sparkinfer.checkpoint.memory_plan import weights_f32_bytes
+from sparkinfer.config import EngineConfig
 from sparkinfer.engine import memory_plan
-from sparkinfer.engine.memory_plan import check_weights_fit
-from sparkinfer.errors import CheckpointError
+from sparkinfer.engine.memory_plan import GIB, check_weights_fit, plan_memory
+from sparkinfer.errors import CheckpointError, ConfigError
 from tests.checkpoint.builder import gguf_bytes, model_metadata, model_tensors
 
 
@@ -37,3 +38,30 @@ def test_cached_files_in_a_container_make_way(
     assert memory_plan._free_in_cgroup(10_000) == free
     monkeypatch.setattr(memory_plan, "CGROUP", tmp_path / "none")
     assert memory_plan._free_in_cgroup(10_000) == 10_000
+
+
+@pytest.mark.parametrize(
+    ("free", "is_shared", "kv_gib", "num_blocks"),
+    [
+        (64 * GIB, True, 0.0, 4096),    # of a machine what one sequence can use
+        (3 * GIB, True, 0.0, 1536),     # or half, in blocks of 1 MiB
+        (64 * GIB, False, 0.0, 32768),  # of a device what eight sequences can use
+        (24 * GIB, False, 0.0, 24576),  # or all
+        (24 * GIB, False, 1.5, 1536),
+    ],
+)
+def test_a_device_gives_its_cache_all_that_it_has(free: int, is_shared: bool, kv_gib: float, num_blocks: int) -> None:
+    config = EngineConfig(block_size=16, kv_cache_gib=kv_gib)
+    plan = plan_memory(
+        config, bytes_per_block=1 << 20, max_num_seqs=8, max_model_len=0, model_context=65536, free=free,
+        is_shared=is_shared,
+    )
+    assert (plan.num_blocks, plan.max_model_len) == (num_blocks, min(65536, num_blocks * 16))
+
+
+def test_a_context_that_a_device_cannot_hold_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"65536: needs 4\.00 GiB of KV cache, 3\.00 GiB are available"):
+        plan_memory(
+            EngineConfig(block_size=16), bytes_per_block=1 << 20, max_num_seqs=8, max_model_len=65536,
+            model_context=65536, free=3 * GIB, is_shared=False,
+        )
