@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
@@ -15,13 +16,16 @@ from sparkinfer.checkpoint.fingerprint import fingerprint
 from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.config import Config
 from sparkinfer.engine.cache_manager import CacheManager
+from sparkinfer.engine.device import choose_device
 from sparkinfer.engine.disk_tier import DiskTier
 from sparkinfer.engine.engine import Engine
 from sparkinfer.engine.memory_plan import MemoryPlan
 from sparkinfer.engine.model_runner import ModelRunner
 from sparkinfer.engine.prefix_cache import token_key
 from sparkinfer.engine.prefix_disk import MAX_QUEUED_WRITES, PrefixDisk
-from sparkinfer.engine.scheduler_output import SchedulerOutput
+from sparkinfer.engine.scheduler_output import SchedulerOutput, StateCopy
+from sparkinfer.engine.sequence import SlotId
+from sparkinfer.engine.snapshot_pool import SnapshotId
 from sparkinfer.errors import ConfigError
 from sparkinfer.pinned_prefix import read_pinned_tokens
 from sparkinfer.request import RequestId
@@ -32,6 +36,7 @@ log = logging.getLogger("gpu_scheduler")
 GIB = 1 << 30
 NOBODY = -1  # no text worker's number: what it would be told is dropped
 SAVES_PER_BATCH = MAX_QUEUED_WRITES // 2
+SNAPSHOTS_PER_BATCH = 8
 
 
 def attach_disk(config: Config, gguf: GGUFFile, cache: CacheManager, runner: ModelRunner, engine: Engine) -> None:
@@ -94,6 +99,23 @@ def warm_up(token_ids: list[int], cache: CacheManager, engine: Engine) -> None:
     num_tokens = node.depth * cache.block_size
     level = logging.INFO if num_tokens else logging.WARNING
     log.log(level, "prefix of %d tokens computed, %d of them are pinned", len(token_ids), num_tokens)
+
+
+def reserve_snapshots(
+    config: Config, cache: CacheManager, runner: ModelRunner, on_progress: Callable[[], None]
+) -> None:
+    """Have the host memory of every snapshot pinned before the first request, on a GPU.
+
+    Pinning what one holds takes tens of milliseconds, in which all streams would stand still.
+    """
+    snapshots = None if cache.prefix_cache is None else cache.prefix_cache.snapshots
+    if snapshots is None or config.engine.runner == "scripted" or choose_device(config.engine.device).type != "cuda":
+        return
+    for start in range(0, snapshots.num_snapshots, SNAPSHOTS_PER_BATCH):
+        ids = range(start, min(start + SNAPSHOTS_PER_BATCH, snapshots.num_snapshots))
+        saves = [StateCopy(SlotId(0), SnapshotId(number), restores=False) for number in ids]
+        runner.copy(SchedulerOutput(state_copies=saves))
+        on_progress()
 
 
 def save_all(tier: DiskTier, runner: ModelRunner, grace_s: float) -> None:

@@ -30,7 +30,7 @@ from sparkinfer.engine.scheduler import Scheduler
 from sparkinfer.engine.sequence import PrefixHints
 from sparkinfer.engine.state_pool import bytes_per_slot
 from workers import process
-from workers.gpu_cache import attach_disk, beside_pinned, pinned_tokens, warm_up
+from workers.gpu_cache import attach_disk, beside_pinned, pinned_tokens, reserve_snapshots, warm_up
 from workers.gpu_gauges import GpuGauges
 from workers.gpu_masks import TableMasks
 from workers.gpu_runners import scripted_runner, step_limits, torch_runner
@@ -161,6 +161,7 @@ def _body(context: WorkerContext) -> int:
     sink = RingSink(context)
     engine = Engine(scheduler, runner, sink)
     attach_disk(config, gguf, cache, runner, engine)
+    reserve_snapshots(config, cache, runner, status.beat)
     warm_up(pinned, cache, engine)
     is_greedy = config.engine.deterministic or config.model.sampling_defaults == "greedy"
     info = service_info(config.model, gguf, hparams, plan.max_model_len, is_greedy)

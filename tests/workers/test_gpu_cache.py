@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+import torch
 
 from sparkinfer.config import Config, EngineConfig, ModelConfig, PrefixCacheConfig
+from sparkinfer.engine.cache_plan import make_cache
 from sparkinfer.engine.memory_plan import MemoryPlan
+from sparkinfer.engine.scheduler_output import SchedulerOutput
 from sparkinfer.errors import ConfigError
-from workers.gpu_cache import beside_pinned, pinned_tokens
+from workers.gpu_cache import beside_pinned, pinned_tokens, reserve_snapshots
 
 BLOCK_SIZE = 16
 
@@ -55,3 +58,32 @@ def test_pinned_tokens_are_the_models_and_need_the_cache():
     assert pinned_tokens(config(pinned=("1", "9"), enabled=False), vocab_size=10) == []
     with pytest.raises(ConfigError, match="pinned_tokens: token id 10: allowed: 0 to 9"):
         pinned_tokens(config(pinned=("1", "10")), vocab_size=10)
+
+
+class CopyingRunner:
+    """Notes the snapshots that it is told to write."""
+
+    def __init__(self) -> None:
+        self.saved: list[int] = []
+
+    def copy(self, output: SchedulerOutput) -> None:
+        assert not any(copy.restores for copy in output.state_copies)
+        self.saved += [copy.snapshot for copy in output.state_copies]
+
+
+@pytest.mark.parametrize(
+    ("device", "bytes_per_snapshot", "enabled", "num_saved"),
+    [("cuda", 1 << 20, True, 21), ("cpu", 1 << 20, True, 0), ("cuda", 0, True, 0), ("cuda", 1 << 20, False, 0)],
+)
+def test_a_gpus_snapshots_all_have_their_memory_before_the_first_request(
+    device, bytes_per_snapshot, enabled, num_saved, monkeypatch
+):
+    monkeypatch.setattr("workers.gpu_cache.choose_device", lambda name: torch.device(device))
+    settings = config(enabled=enabled)
+    cache = make_cache(
+        settings.prefix_cache, num_blocks=4, block_size=BLOCK_SIZE, bytes_per_snapshot=bytes_per_snapshot, free=42 << 20
+    )
+    runner, turns = CopyingRunner(), []
+    reserve_snapshots(settings, cache, runner, lambda: turns.append(len(runner.saved)))
+    assert runner.saved == list(range(num_saved))
+    assert turns == sorted(set(turns))
