@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import contextlib
 import csv
+import importlib
 import random
 import time
 from collections.abc import Callable
@@ -58,8 +59,7 @@ class Sample:
 def utilisation() -> Callable[[], int | None]:
     """NVML's share of time with a kernel running, in percent."""
     try:
-        import pynvml  # only machines with a GPU have it
-
+        pynvml = importlib.import_module("pynvml")  # only machines with a GPU have it
         pynvml.nvmlInit()
         device = pynvml.nvmlDeviceGetHandleByIndex(0)
     except (ImportError, OSError):
