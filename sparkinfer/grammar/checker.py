@@ -21,6 +21,9 @@ from sparkinfer.grammar.pattern import PatternError, compiled
 
 _ROOT_URI = "urn:sparkinfer:root"
 _MULTIPLE_TOLERANCE = 1e-9
+_MAX_SHOWN = 20  # values of an enum, in messages
+_MAX_KEPT = 64   # enums
+_SCALARS: dict[int, tuple[list[Any], frozenset[tuple[bool, Any]]]] = {}
 
 
 def _multiple_of(_: Any, divisor: Any, value: Any, __: Any) -> Iterator[ValidationError]:
@@ -56,6 +59,26 @@ def _items(validator: Any, items: Any, value: Any, schema: Any) -> Iterator[Vali
         yield from validator.descend(item, items, path=i)
 
 
+def _enum(validator: Any, values: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
+    """As the library has it, but thousands of values do not take seconds."""
+    if isinstance(value, list | dict):
+        yield from Draft202012Validator.VALIDATORS["enum"](validator, values, value, schema)
+    elif (isinstance(value, bool), value) not in _scalars(values):
+        shown = ", ".join(map(repr, values[:_MAX_SHOWN])) + (", ..." if len(values) > _MAX_SHOWN else "")
+        yield ValidationError(f"{value!r} is not one of {shown}")
+
+
+def _scalars(values: list[Any]) -> frozenset[tuple[bool, Any]]:
+    """What is neither array nor object among them; kept for the lists seen last, which are known by identity."""
+    known = _SCALARS.get(id(values))
+    if known is None:
+        if len(_SCALARS) >= _MAX_KEPT:
+            _SCALARS.clear()
+        found = frozenset((isinstance(value, bool), value) for value in values if not isinstance(value, list | dict))
+        known = _SCALARS[id(values)] = (values, found)
+    return known[1]
+
+
 def _dependencies(validator: Any, dependencies: Any, value: Any, _: Any) -> Iterator[ValidationError]:
     if not isinstance(value, dict):
         return
@@ -72,23 +95,32 @@ for _name in ("date", "time", "date-time", "duration", "email", "hostname", "ipv
 
 _Validator = extend(
     Draft202012Validator,
-    {"multipleOf": _multiple_of, "pattern": _pattern, "items": _items, "dependencies": _dependencies},
+    {"multipleOf": _multiple_of, "pattern": _pattern, "items": _items, "enum": _enum,
+     "dependencies": _dependencies},
 )
 
 
-def first_violation(schema: Any, value: Any, root: Any = None) -> str | None:
-    """The first thing that `schema` finds wrong with `value`, None when nothing is.
+class Checker:
+    """One schema's."""
 
-    root: what "#/..." in a $ref points into; the schema itself when None
-    """
-    root = schema if root is None else root
-    if isinstance(root, bool):
-        root = {}
-    registry = Registry().with_resource(_ROOT_URI, DRAFT202012.create_resource(root))
-    resolver = registry.resolver(_ROOT_URI)
-    validator = _Validator(schema, format_checker=_FORMATS, registry=registry, _resolver=resolver)
-    try:
-        error = next(validator.iter_errors(value), None)
-    except (PatternError, RecursionError) as failure:
-        return f"$: {failure}"
-    return None if error is None else f"{error.json_path}: {error.message:.500}"
+    def __init__(self, schema: Any, root: Any = None) -> None:
+        """root: what "#/..." in a $ref points into; the schema itself when None."""
+        root = schema if root is None else root
+        resource = DRAFT202012.create_resource({} if isinstance(root, bool) else root)
+        registry = Registry().with_resource(_ROOT_URI, resource)
+        self._validator = _Validator(
+            schema, format_checker=_FORMATS, registry=registry, _resolver=registry.resolver(_ROOT_URI)
+        )
+
+    def first_violation(self, value: Any) -> str | None:
+        """The first thing that the schema finds wrong with `value`, None when nothing is."""
+        try:
+            error = next(self._validator.iter_errors(value), None)
+        except (PatternError, RecursionError) as failure:
+            return f"$: {failure}"
+        return None if error is None else f"{error.json_path}: {error.message:.500}"
+
+
+def first_violation(schema: Any, value: Any, root: Any = None) -> str | None:
+    """What Checker finds, for a schema that is needed once."""
+    return Checker(schema, root).first_violation(value)

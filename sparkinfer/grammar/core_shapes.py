@@ -73,6 +73,7 @@ def _number(cores: Sequence[Part], is_integer: bool, excluded: list[Any]) -> Num
                 shape.at_most(Decimal(repr(schema[keyword])), is_open)
         if "multipleOf" in schema:
             shape.multiples.append(Decimal(repr(schema["multipleOf"])))
+            shape.path = f"{core.path}.multipleOf"
     return shape
 
 
@@ -81,6 +82,8 @@ def _string(cores: Sequence[Part], excluded: list[Any]) -> StringShape:
     for core in cores:
         schema, path = core.schema, core.path
         shape.min_length = max(shape.min_length, int(schema.get("minLength", 0)))
+        for keyword in ("minLength", "maxLength"):
+            shape.path = f"{path}.{keyword}" if keyword in schema else shape.path
         if "maxLength" in schema:
             most = int(schema["maxLength"])
             shape.max_length = most if shape.max_length is None else min(most, shape.max_length)

@@ -6,11 +6,11 @@ Follows references and works out every keyword that combines schemas. Knows sche
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
-from sparkinfer.grammar.checker import first_violation
+from sparkinfer.grammar.checker import Checker
 from sparkinfer.grammar.core_shapes import core_shapes
-from sparkinfer.grammar.negation import negated
+from sparkinfer.grammar.negation import is_complete, negated
 from sparkinfer.grammar.schema_document import SchemaDocument, fail
 from sparkinfer.grammar.shapes import ArrayShape, LiteralShape, ObjectShape, Part, Parts, Shape
 
@@ -19,6 +19,12 @@ MAX_SHAPES = 500        # of one value
 _EMPTINESS_DEPTH = 4
 
 Disjunction = list[Parts]  # any of these
+Trail = tuple[int, ...]    # identities of the parts that a part says something about the same value through
+
+
+class _Added(NamedTuple):
+    parts: Parts
+    trail: Trail
 
 
 class Expansion:
@@ -31,6 +37,7 @@ class Expansion:
         self._negations: dict[int, Disjunction] = {}
         self._shapes: dict[frozenset[int], list[Shape]] = {}
         self._open: set[frozenset[int]] = set()  # being worked out
+        self._checkers: dict[int, Checker] = {}
         self._steps = 0
         self.approximations: dict[str, None] = {}
         self.path = document.path
@@ -51,7 +58,7 @@ class Expansion:
         key = frozenset(map(id, parts))
         if key not in self._shapes:
             self._open.add(key)
-            self._shapes[key] = self._alternatives([], parts, [], parts)
+            self._shapes[key] = self._alternatives([], _Added(parts, ()), [], parts)
             self._open.discard(key)
         return self._shapes[key]
 
@@ -61,8 +68,12 @@ class Expansion:
 
     def is_valid(self, value: Any, parts: Parts) -> bool:
         """Whether a value is what all of `parts` ask for."""
-        root = self._document.root
-        return all((first_violation(part.schema, value, root) is None) != part.is_negated for part in parts)
+        for part in parts:
+            if id(part) not in self._checkers:
+                self._checkers[id(part)] = Checker(part.schema, self._document.root)
+            if (self._checkers[id(part)].first_violation(value) is None) == part.is_negated:
+                return False
+        return True
 
     def is_surely_empty(self, parts: Parts, depth: int = _EMPTINESS_DEPTH) -> bool:
         """Whether no value can be what all of `parts` ask for, as far as a look at the first levels tells."""
@@ -85,15 +96,15 @@ class Expansion:
         return False
 
     def _alternatives(
-        self, cores: list[Part], added: Parts, choices: list[Disjunction], basis: Parts
+        self, cores: list[Part], added: _Added, choices: list[tuple[Disjunction, Trail]], basis: Parts
     ) -> list[Shape]:
         """cores: parts worked out already; added: to be worked out; choices: still to be made; basis: all parts."""
         self._steps += 1
         if self._steps > MAX_STEPS:
             fail(self._document.path, "too many combinations of anyOf, oneOf, allOf, not and if")
         cores, choices = list(cores), list(choices)
-        for part in added:
-            if not self._flatten(part, cores, choices, ()):
+        for part in added.parts:
+            if not self._flatten(part, cores, choices, added.trail):
                 return []
         values = next((v for core in cores if (v := _values(core.schema)) is not None), None)
         if values is not None:
@@ -103,42 +114,58 @@ class Expansion:
         if not choices or not shapes:
             return shapes
         found: list[Shape] = []
-        for choice in choices[0]:
-            found += self._alternatives(cores, choice, choices[1:], (*basis, *choice))
+        disjunction, trail = choices[0]
+        for choice in disjunction:
+            found += self._alternatives(cores, _Added(choice, trail), choices[1:], (*basis, *choice))
             if len(found) > MAX_SHAPES:
                 fail(basis[0].path, f"more than {MAX_SHAPES} alternatives for one value")
         return found
 
-    def _flatten(self, part: Part, cores: list[Part], choices: list[Disjunction], trail: tuple[int, ...]) -> bool:
+    def _flatten(
+        self, part: Part, cores: list[Part], choices: list[tuple[Disjunction, Trail]], trail: Trail
+    ) -> bool:
         """Work out one part; False when nothing is valid."""
         schema = part.schema
         if isinstance(schema, bool):
             return schema
-        if id(part) in trail:
-            fail(part.path, "refers to itself")
         trail = (*trail, id(part))
         if part.is_negated:
-            if id(part) not in self._negations:
-                self._negations[id(part)] = [self._own(alternative, part.path) for alternative in negated(schema)]
-            choices.append(self._negations[id(part)])
+            choices.append((self._opposites(part, trail), trail))
             return True
-        for child, path in self._all_of(part):
-            if not self._flatten(self.part(child, path), cores, choices, trail):
+        for child in self._all_of(part, trail):
+            if not self._flatten(child, cores, choices, trail):
                 return False
         if "not" in schema and not self._flatten(
             self.part(schema["not"], f"{part.path}.not", is_negated=True), cores, choices, trail
         ):
             return False
-        choices += self._choices(schema, part.path)
+        choices += [(choice, trail) for choice in self._choices(schema, part.path)]
         cores.append(part)
         return True
 
-    def _all_of(self, part: Part) -> Iterable[tuple[Any, str]]:
-        schema = part.schema
-        if "$ref" in schema:
-            yield self._document.resolve(schema["$ref"], part.path)
-        for i, child in enumerate(schema.get("allOf", ())):
-            yield child, f"{part.path}.allOf[{i}]"
+    def _opposites(self, part: Part, trail: Trail) -> Disjunction:
+        """What is enough for a part that is negated."""
+        if id(part) not in self._negations:
+            found = [self._own(alternative, part.path) for alternative in negated(part.schema)]
+            if "$ref" in part.schema:
+                found.append((self._referred(part, trail),))
+            self._negations[id(part)] = found
+        return self._negations[id(part)]
+
+    def _all_of(self, part: Part, trail: Trail) -> Iterable[Part]:
+        if "$ref" in part.schema:
+            yield self._referred(part, trail)
+        for i, child in enumerate(part.schema.get("allOf", ())):
+            yield self.part(child, f"{part.path}.allOf[{i}]")
+
+    def _referred(self, part: Part, trail: Trail) -> Part:
+        """What a part's reference leads to, negated as the part is."""
+        reference = part.schema["$ref"]
+        schema, path = self._document.resolve(reference, part.path)
+        found = self.part(schema, path, part.is_negated)
+        if id(found) in trail:
+            fail(f"{part.path}.$ref", f"{reference!r:.100} leads back to here with no item or property between")
+        return found
 
     def _own(self, schemas: Iterable[Any], path: str) -> Parts:
         """Parts of schemas that the document does not have."""
@@ -165,16 +192,17 @@ class Expansion:
         return choices
 
     def _one_of(self, children: list[Any], path: str) -> Disjunction:
-        """Each alternative without the others, where they overlap."""
+        """Each alternative without the others, where they overlap; those that others take up are left out."""
         parts = [self.part(child, f"{path}.oneOf[{i}]") for i, child in enumerate(children)]
         choice: Disjunction = []
         for i, part in enumerate(parts):
             others = [other for j, other in enumerate(parts) if j != i and not self.is_surely_empty((part, other))]
             exact = (part, *(self.part(other.schema, other.path, is_negated=True) for other in others))
-            if others and self.is_surely_empty(exact) and not self.is_surely_empty((part,)):
+            if not others or not self.is_surely_empty(exact) or self.is_surely_empty((part,)):
+                choice.append(exact)
+            elif not any(other.schema == part.schema for other in others) and not all(map(_is_complete, others)):
                 self.approximate(path, "oneOf")
-                exact = (part,)
-            choice.append(exact)
+                choice.append((part,))
         return choice
 
     def _dependencies(self, schema: dict[str, Any], path: str) -> list[Disjunction]:
@@ -196,6 +224,10 @@ def _containing(schema: dict[str, Any]) -> dict[str, Any]:
     if "maxContains" in schema:
         result["items"] = {"not": wanted}
     return result
+
+
+def _is_complete(part: Part) -> bool:
+    return is_complete(part.schema)
 
 
 def _values(schema: dict[str, Any]) -> list[Any] | None:

@@ -24,7 +24,8 @@ from sparkinfer.grammar.shapes import (
     Shape,
     StringShape,
 )
-from sparkinfer.grammar.terminals import SHARED, is_satisfiable, json_literal, json_string
+from sparkinfer.grammar.terminals import SHARED, json_literal, json_string
+from sparkinfer.grammar.trial import is_satisfiable
 
 MAX_RULES = 20_000
 _MAX_INLINE_LITERALS = 8
@@ -52,7 +53,8 @@ class JsonRules:
         helpers = self.write([parts])
         if not self.can_be(parts):
             narrowed = ", as far as the opposites in it (not, oneOf, if) can be held to"
-            fail(path, "no value satisfies it" + (narrowed if self.expansion.has_negations else ""))
+            blamed = self._dead_end(parts, set()) or path
+            fail(blamed, "no value satisfies it" + (narrowed if self.expansion.has_negations else ""))
         return Rule(self.name(parts), helpers, tuple(self.expansion.approximations))
 
     def write(self, starts: Iterable[Parts]) -> dict[str, str]:
@@ -108,15 +110,14 @@ class JsonRules:
             waiting += [child for shape in self._shapes[key] for child in self._children(shape)]
 
     def _usable(self, shapes: Iterable[Shape]) -> list[Shape]:
-        return [s for s in shapes if not isinstance(s, StringShape) or is_satisfiable(self._string_text(s))]
+        return [s for s in shapes if not isinstance(s, StringShape) or self._can_match(s)]
 
-    def _string_text(self, shape: StringShape) -> str:
+    def _can_match(self, shape: StringShape) -> bool:
         try:
             text = json_string(shape)
+            return text in SHARED or is_satisfiable(text)
         except PatternError as error:
-            path = next((path for _, path in (*shape.patterns, *shape.not_patterns)), self.expansion.path)
-            fail(path, str(error))
-        return SHARED.get(text, text)
+            fail(shape.blamed or self.expansion.path, str(error))
 
     def _children(self, shape: Shape) -> Iterator[Parts]:
         if isinstance(shape, ArrayShape):
@@ -141,13 +142,30 @@ class JsonRules:
 
     def _can_finish(self, shape: Shape) -> bool:
         if isinstance(shape, ArrayShape):
-            few = min(shape.min_items, shape.prefix_length + 1)
-            return all(self.can_be(shape.item(i)) for i in range(few))
+            return all(self.can_be(parts) for parts in self._needed(shape))
         if isinstance(shape, ObjectShape):
             return self._object(shape).can_finish()
         if isinstance(shape, NumberShape):
-            return number_rule(shape, self.expansion.path) is not None
+            return number_rule(shape) is not None
         return True
+
+    def _dead_end(self, parts: Parts, seen: set[Key]) -> str:
+        """The path of what keeps `parts` from being finished, as far down as it shows; "" where it shows nowhere."""
+        key = frozenset(map(id, parts))
+        if key in seen:
+            return ""
+        seen.add(key)
+        for shape in self._shapes[key]:
+            for child in self._needed(shape):
+                if not self.can_be(child):
+                    return self._dead_end(child, seen)
+        return parts[-1].path if parts else ""
+
+    def _needed(self, shape: Shape) -> Iterator[Parts]:
+        if isinstance(shape, ArrayShape):
+            yield from (shape.item(i) for i in range(min(shape.min_items, shape.prefix_length + 1)))
+        elif isinstance(shape, ObjectShape):
+            yield from (self.expansion.property_parts(shape, name) for name in shape.required)
 
     # What is written
 
@@ -159,7 +177,7 @@ class JsonRules:
         if isinstance(shape, LiteralShape):
             return self._literals(shape)
         if isinstance(shape, NumberShape):
-            text = number_rule(shape, self.expansion.path)
+            text = number_rule(shape)
             assert text is not None, "it can be finished"
             return text if text.startswith("%json") else self.terminal(text)
         if isinstance(shape, StringShape):

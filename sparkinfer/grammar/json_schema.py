@@ -13,7 +13,8 @@ from sparkinfer.grammar.output_grammar import Rule, literal, markup_free
 from sparkinfer.grammar.pattern import PatternError
 from sparkinfer.grammar.schema_document import SchemaDocument, fail
 from sparkinfer.grammar.shapes import LiteralShape, StringShape
-from sparkinfer.grammar.terminals import SHARED, is_satisfiable, raw_string
+from sparkinfer.grammar.terminals import SHARED, raw_string
+from sparkinfer.grammar.trial import is_satisfiable
 
 
 def json_rule(schema: Any, path: str, root: Any = None) -> Rule:
@@ -52,9 +53,9 @@ def raw_string_rule(schema: Any, path: str, forbidden: Collection[str], root: An
         elif isinstance(shape, StringShape):
             try:
                 text = raw_string(shape, [markup_free("[^<", forbidden)])
+                texts += [f"({text})"] if is_satisfiable(text) else []
             except PatternError as error:
-                fail(next(path for _, path in (*shape.patterns, *shape.not_patterns)), str(error))
-            texts += [f"({text})"] if is_satisfiable(text) else []
+                fail(shape.blamed or path, str(error))
         else:
             return None
     if not texts:

@@ -21,11 +21,19 @@ _OPPOSITES = {
     "exclusiveMaximum": ("number", "minimum"),
     "pattern": ("string", NOT_PATTERN),
 }
+_UNSAID = frozenset({
+    "multipleOf", "format", "items", "additionalItems", "prefixItems", "contains", "minContains", "maxContains",
+    "uniqueItems", "additionalProperties", "patternProperties", "propertyNames", "dependencies", "dependentRequired",
+    "dependentSchemas", "oneOf", "$ref",
+})  # fmt: skip
 _COUNTS = {"Length": "string", "Items": "array", "Properties": "object"}
 
 
 def negated(schema: dict[str, Any]) -> list[list[Any]]:
-    """Alternatives, each a list of schemas that have to hold together; `schema` is an object without annotations."""
+    """Alternatives, each a list of schemas that have to hold together.
+
+    schema: an object; what its $ref says is somebody else's business
+    """
     found: list[list[Any]] = [[alternative] for alternative in _of_values(schema)]
     for keyword, (kind, opposite) in _OPPOSITES.items():
         if keyword in schema:
@@ -40,6 +48,22 @@ def negated(schema: dict[str, Any]) -> list[list[Any]]:
     found += _of_properties(schema)
     found += _of_applicators(schema)
     return found
+
+
+def is_complete(schema: Any) -> bool:
+    """Whether what `negated` finds is everything that a schema forbids."""
+    if isinstance(schema, bool):
+        return True
+    if schema.keys() & _UNSAID:
+        return False
+    kinds = types_of(schema)
+    if kinds is not None and "integer" in kinds and "number" not in kinds:
+        return False
+    if any(isinstance(v, list | dict) for v in (*schema.get("enum", ()), schema.get("const"))):
+        return False
+    children = [*schema.get("properties", {}).values(), *schema.get("anyOf", ()), *schema.get("allOf", ())]
+    children += [schema[keyword] for keyword in ("not", "if", "then", "else") if keyword in schema]
+    return all(is_complete(child) for child in children)
 
 
 def _of_values(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -70,8 +94,6 @@ def _of_applicators(schema: dict[str, Any]) -> Iterator[list[Any]]:
         yield [{"not": child}]
     if "not" in schema:
         yield [schema["not"]]
-    if "$ref" in schema:
-        yield [{"not": {"$ref": schema["$ref"]}}]
     if "if" in schema:
         if "then" in schema:
             yield [schema["if"], {"not": schema["then"]}]

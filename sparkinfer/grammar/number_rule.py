@@ -11,17 +11,19 @@ from sparkinfer.grammar.number_text import integer_range, number_range
 from sparkinfer.grammar.output_grammar import literal, regex_escaped
 from sparkinfer.grammar.schema_document import fail
 from sparkinfer.grammar.shapes import NumberShape
+from sparkinfer.grammar.trial import complaint
 
 MAX_MULTIPLES = 1024            # that are written out one by one
+MAX_COEFFICIENT = 100_000       # of the step of those that are not: an automaton has a state for each remainder
 _MULTIPLE_BOUND = 10**15        # of those that are not: beyond, llguidance's arithmetic is not exact
 
 
-def number_rule(shape: NumberShape, path: str) -> str | None:
+def number_rule(shape: NumberShape) -> str | None:
     """The text of a terminal, or a "%json" that stands in rules alone; None when no number fits."""
     if shape.is_empty:
         return None
     if shape.multiples:
-        return _multiples(shape, path)
+        return _multiples(shape)
     if shape.is_integer:
         low, high = _integer_bounds(shape)
         text = integer_range(low, high)
@@ -50,7 +52,7 @@ def _integer_bounds(shape: NumberShape) -> tuple[int | None, int | None]:
     return low, high
 
 
-def _multiples(shape: NumberShape, path: str) -> str | None:
+def _multiples(shape: NumberShape) -> str | None:
     step = Fraction(1) if shape.is_integer else Fraction(shape.multiples[0])
     for multiple in shape.multiples:
         step = _common_multiple(step, Fraction(multiple))
@@ -68,16 +70,36 @@ def _multiples(shape: NumberShape, path: str) -> str | None:
             excluded = {_plain(value) for value in shape.excluded}
             texts = [literal(text) for text in values if text not in excluded]
             return " | ".join(texts) if texts else None
+    return _unbounded_multiples(shape, step, (first, last))
+
+
+def _unbounded_multiples(shape: NumberShape, step: Fraction, limits: tuple[int | None, int | None]) -> str:
+    """limits: the first and the last multiple, as numbers of steps."""
     if shape.excluded:
-        fail(path, "multipleOf together with excluded numbers takes bounds")
+        fail(shape.path, "together with excluded numbers it takes bounds")
+    if _coefficient(step) > MAX_COEFFICIENT:
+        fail(shape.path, f"takes bounds that leave {MAX_MULTIPLES} multiples at most where it has the digits of more "
+                         f"than {MAX_COEFFICIENT}, got {_decimal(step)}")
     bound = Fraction(_MULTIPLE_BOUND)
-    low = bound * -1 if first is None else first * step
-    high = bound if last is None else last * step
+    low, high = (end if limit is None else limit * step for limit, end in zip(limits, (-bound, bound)))
     if abs(low) > bound or abs(high) > bound:
-        fail(path, f"multipleOf takes bounds within ±{_MULTIPLE_BOUND:.0e}")
-    limits = {"minimum": _json_number(low), "maximum": _json_number(high)}
-    return "%json " + json.dumps({"type": "integer" if step.denominator == 1 else "number",
-                                  "multipleOf": _json_number(step), **limits})
+        fail(shape.path, f"takes bounds within ±{_MULTIPLE_BOUND:.0e}")
+    rule = "%json " + json.dumps({"type": "integer" if step.denominator == 1 else "number",
+                                  "multipleOf": _json_number(step),
+                                  "minimum": _json_number(low), "maximum": _json_number(high)})
+    problem = complaint(rule)
+    if problem is not None:
+        fail(shape.path, f"cannot be held: {problem}")
+    return rule
+
+
+def _coefficient(step: Fraction) -> int:
+    """Its decimal digits, without zeros at their end.
+
+    >>> _coefficient(Fraction(3, 200)), _coefficient(Fraction(1200))
+    (15, 12)
+    """
+    return int(_decimal(step).replace(".", "").rstrip("0"))
 
 
 def _common_multiple(left: Fraction, right: Fraction) -> Fraction:

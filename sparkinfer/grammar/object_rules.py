@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
@@ -12,7 +13,8 @@ from sparkinfer.grammar.member_sequence import MAX_COUNTED, CountedSequence, Mem
 from sparkinfer.grammar.pattern import PatternError, Term, compiled, full_match
 from sparkinfer.grammar.schema_document import fail
 from sparkinfer.grammar.shapes import LiteralShape, ObjectShape, Parts, StringShape
-from sparkinfer.grammar.terminals import SHARED, is_satisfiable, json_literal, json_string
+from sparkinfer.grammar.terminals import SHARED, json_literal, json_string
+from sparkinfer.grammar.trial import is_satisfiable
 
 _MAX_PATTERNS = 4  # of one object, whose every combination is a case of its own
 
@@ -142,7 +144,9 @@ class ObjectRules:
         taken = [name for name in self._listed if all(
             (compiled(pattern).search(name) is not None) == is_matched for pattern, is_matched in case.items()
         )]  # fmt: skip
-        key = json_string(StringShape(
-            shape.min_length, shape.max_length, shape.patterns, shape.not_patterns, [*shape.excluded, *taken]
-        ), more)  # fmt: skip
-        return key if key in SHARED or is_satisfiable(key) else None
+        unlisted = dataclasses.replace(shape, excluded=[*shape.excluded, *taken])
+        try:
+            key = json_string(unlisted, more)
+            return key if key in SHARED or is_satisfiable(key) else None
+        except PatternError as error:
+            fail(unlisted.blamed or next(iter(paths.values()), self._expansion.path), str(error))

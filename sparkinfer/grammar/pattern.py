@@ -74,6 +74,7 @@ class _Writer:
 
     def __init__(self, encode: Encode) -> None:
         self._encode = encode
+        self._times = 1  # that what is being written is repeated
         self._anything = f"(?:{encode(char_set.EVERY)})*"
 
     def without_lookaheads(self, items: list[Any]) -> tuple[list[Any], list[Term]]:
@@ -104,6 +105,15 @@ class _Writer:
         after = self._anything if is_right and not ends and not inner_right else ""
         return before + "".join(parts) + after
 
+    def _repeated(self, inner: Any, times: int) -> str:
+        """The inside of a repetition, which repetitions around it repeat as well."""
+        outer, self._times = self._times, self._times * max(times, 1)
+        if self._times > MAX_REPEATS:
+            raise PatternError(f"repeats more than {MAX_REPEATS} times, repetitions of repetitions multiplied")
+        text = self.sequence(inner)
+        self._times = outer
+        return text
+
     def _item(self, item: Any, is_left: bool, is_right: bool) -> str:
         kind, value = item
         if kind is _constants.BRANCH:
@@ -116,9 +126,7 @@ class _Writer:
         if kind in (_constants.MAX_REPEAT, _constants.MIN_REPEAT):
             low, high, inner = value
             bounds = f"{{{low},{'' if high is _constants.MAXREPEAT else high}}}"
-            if low > MAX_REPEATS or (high is not _constants.MAXREPEAT and high > MAX_REPEATS):
-                raise PatternError(f"repeats more than {MAX_REPEATS} times")
-            return f"(?:{self.sequence(inner)}){bounds}"
+            return f"(?:{self._repeated(inner, low if high is _constants.MAXREPEAT else high)}){bounds}"
         return self._encode(_ranges(kind, value))
 
 

@@ -101,8 +101,9 @@ class SchemaDocument:
                 found = found[int(token)]
             else:
                 fail(f"{path}.$ref", f"{reference!r:.100} points to nothing")
-        self.check(found, f"{self.path}{reference}")
-        return found, f"{self.path}{reference}"
+        path = self.path + ("" if reference == "#" else reference)
+        self.check(found, path)
+        return found, path
 
 
 def children(schema: dict[str, Any], path: str) -> Iterator[tuple[Any, str]]:

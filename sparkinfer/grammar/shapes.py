@@ -43,6 +43,7 @@ class NumberShape:
     is_high_open: bool = False
     multiples: list[Decimal] = field(default_factory=list)
     excluded: list[Any] = field(default_factory=list)
+    path: str = ""                    # of the last multipleOf
 
     def at_least(self, bound: Decimal, is_open: bool) -> None:
         if self.low is None or bound > self.low or (bound == self.low and is_open):
@@ -68,6 +69,12 @@ class StringShape:
     patterns: list[tuple[str, str]] = field(default_factory=list)      # (pattern, path of its keyword)
     not_patterns: list[tuple[str, str]] = field(default_factory=list)
     excluded: list[str] = field(default_factory=list)
+    path: str = field(default="", compare=False)  # of the schema that limits the length
+
+    @property
+    def blamed(self) -> str:
+        """The path of what makes the shape hard to hold, if anything does."""
+        return next((path for _, path in (*self.patterns, *self.not_patterns)), self.path)
 
     @property
     def is_empty(self) -> bool:

@@ -9,15 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-import numpy as np
-
 from sparkinfer.grammar import char_set
-from sparkinfer.grammar.matcher import GrammarError, Matcher
 from sparkinfer.grammar.number_text import ANY_INTEGER, ANY_NUMBER
-from sparkinfer.grammar.output_grammar import OutputGrammar, literal
+from sparkinfer.grammar.output_grammar import literal
 from sparkinfer.grammar.pattern import Encode, Term, full_match
 from sparkinfer.grammar.shapes import StringShape
-from sparkinfer.grammar.tokenizer_adapter import byte_tokenizer
 
 _SPACE = r"([ ]|\r?\n[ \t]{0,80})?"  # bounded: a model that likes newlines cannot go on with them for ever
 _HIGH, _LOW = r"[dD][89abAB][0-9a-fA-F]{2}", r"[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -35,7 +31,6 @@ SHARED = {
     "JSON_COLON": "/:[ ]?/",
 }
 _CHARACTER = char_set.in_json(char_set.EVERY)
-_byte_tokenizer = byte_tokenizer(())
 
 
 def json_literal(value: object) -> str:
@@ -88,16 +83,6 @@ def raw_string(shape: StringShape, free_of: Iterable[str]) -> str:
     if shape.excluded:
         unwanted.append(f"~({' | '.join(literal(text) for text in shape.excluded)})")
     return without + " & ".join([*wanted, *unwanted])
-
-
-def is_satisfiable(terminal: str) -> bool:
-    """Whether some text matches a terminal's definition; it refers to no other."""
-    try:
-        matcher = Matcher.compile(OutputGrammar(f"start: TEXT\nTEXT: {terminal}"), _byte_tokenizer)
-        matcher.fill(np.zeros(-(-_byte_tokenizer.vocab_size // 32), np.int32))
-    except GrammarError:
-        return False
-    return not matcher.is_over or matcher.is_accepting
 
 
 def _pattern_terms(shape: StringShape, encode: Encode) -> list[Term]:

@@ -17,7 +17,8 @@ from sparkinfer.grammar.output_grammar import Rule, literal, markup_free, regex_
 from sparkinfer.grammar.pattern import PatternError, full_match
 from sparkinfer.grammar.schema_document import SchemaDocument, fail
 from sparkinfer.grammar.shapes import LiteralShape, ObjectShape, Part, Parts, StringShape
-from sparkinfer.grammar.terminals import SHARED, is_satisfiable, raw_string
+from sparkinfer.grammar.terminals import SHARED, raw_string
+from sparkinfer.grammar.trial import is_satisfiable
 from sparkinfer.text.tool_protocols.markup import Tags
 
 _NO_STRING = {"type": ["number", "boolean", "null", "array", "object"]}
@@ -118,9 +119,9 @@ class ArgumentRules:
     def _raw(self, shape: StringShape) -> list[str]:
         try:
             text = raw_string(shape, self._free_of)
+            return [f"({text})"] if is_satisfiable(text) else []
         except PatternError as error:
-            fail(next(path for _, path in (*shape.patterns, *shape.not_patterns)), str(error))
-        return [f"({text})"] if is_satisfiable(text) else []
+            fail(shape.blamed or self._path, str(error))
 
     def _is_free(self, text: str) -> bool:
         return is_satisfiable(f"{literal(text)} & /{self._free_of[0]}/") if "<" in text else True
