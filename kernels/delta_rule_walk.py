@@ -1,0 +1,83 @@
+"""The sequential part of the chunked gated delta rule: states carried from chunk to chunk, for all sequences of a step.
+
+For chunk after chunk R = U - W S, O = exp(G) Q S + P R, S <- exp(G_last) S + K^T (exp(G_last - G) R); one program holds
+some columns of one head's state. States come from and go to the pool; a sequence that begins has none.
+Bytes moved: w, q, k and p once per share of the columns, u and the outputs once. Accumulation: f32 (f16 operands).
+Reference:   kernels/reference/delta_rule_chunks.py
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.delta_rule_chunks import ChunkTerms, DeltaRuleInputs
+from kernels.launch import has_dp4a
+from kernels.spans import Spans
+
+
+@triton.jit(do_not_specialize=["num_chunks"])
+def _delta_rule_walk_kernel(
+    heads_ptr, u_ptr, w_ptr, scores_ptr, decay_ptr, sequences_ptr, num_chunks, state_ptr, out_ptr, HK: tl.constexpr,
+    HV: tl.constexpr, D: tl.constexpr, COLUMNS: tl.constexpr, EXACT: tl.constexpr, STAGES: tl.constexpr,
+):
+    part = tl.program_id(0)
+    head = tl.program_id(1)
+    sequence = tl.program_id(2)
+    num_tokens = tl.load(sequences_ptr + 5 * sequence + 1)
+    if num_tokens > 0:
+        HALF: tl.constexpr = tl.float32 if EXACT else tl.float16
+        first_row = tl.load(sequences_ptr + 5 * sequence)
+        start = tl.load(sequences_ptr + 5 * sequence + 2)
+        slot = tl.load(sequences_ptr + 5 * sequence + 3).to(tl.int64)
+        first_chunk = tl.load(sequences_ptr + 5 * sequence + 4)
+        places = tl.arange(0, 64)
+        dims = tl.arange(0, D)
+        columns = part * COLUMNS + tl.arange(0, COLUMNS)
+        state_ptrs = state_ptr + (slot * HV + head) * D * D + dims[:, None] * D + columns[None, :]
+        state = tl.load(state_ptrs)
+        if start == 0:
+            state = tl.zeros_like(state)
+        k_head = head % HK
+        for i in tl.range(0, tl.cdiv(num_tokens, 64), num_stages=STAGES):
+            base = head.to(tl.int64) * num_chunks + first_chunk + i
+            token = i * 64 + places
+            real = (token < num_tokens)[:, None]
+            row = (first_row + token).to(tl.int64)[:, None]
+            row_ptrs = heads_ptr + row * ((2 * HK + HV) * D) + dims[None, :]
+            keyed = base * 64 * D + places[:, None] * D
+            w = tl.load(w_ptr + keyed + dims[None, :]).to(HALF)
+            q = tl.load(row_ptrs + k_head * D, mask=real, other=0.0).to(HALF)
+            k = tl.load(row_ptrs + (HK + k_head) * D, mask=real, other=0.0).to(HALF)
+            scores = tl.load(scores_ptr + base * 64 * 64 + places[:, None] * 64 + places[None, :]).to(HALF)
+            decay = tl.load(decay_ptr + base * 64 + places)
+            final = tl.load(decay_ptr + base * 64 + 63)
+            small = state.to(HALF)
+            residual = tl.load(u_ptr + keyed + columns[None, :]).to(tl.float32) - tl.dot(w, small)
+            out = tl.dot(q, small) * tl.exp(decay)[:, None]
+            out = tl.dot(scores, residual.to(HALF), out)
+            tl.store(out_ptr + row * (HV * D) + head * D + columns[None, :], out.to(out_ptr.dtype.element_ty),
+                     mask=real)
+            late = (residual * tl.exp(final - decay)[:, None]).to(HALF)
+            state = tl.dot(tl.trans(k), late, state * tl.exp(final))
+        tl.store(state_ptrs, state)
+
+
+def delta_rule_walk(
+    inputs: DeltaRuleInputs, terms: ChunkTerms, spans: Spans, state: Tensor, out: Tensor, columns: int = 32,
+    num_warps: int = 4, num_stages: int = 2,
+) -> None:
+    """Outputs and states of every sequence.
+
+    state:   [num_slots, num_v_heads, d, d] f32, contiguous; the sequences' slots change, zero before position 0
+    out:     [num_tokens, num_v_heads * d] f16, written
+    columns: of a head per program
+    """
+    d, heads = inputs.d, inputs.num_v_heads
+    columns = min(columns, d)
+    _delta_rule_walk_kernel[(d // columns, heads, spans.sequences.shape[0])](
+        inputs.heads, terms.u, terms.w, terms.scores, terms.decay, spans.sequences, spans.chunks.shape[0], state, out,
+        HK=inputs.num_k_heads, HV=heads, D=d, COLUMNS=columns, EXACT=not has_dp4a(), STAGES=num_stages,
+        num_warps=num_warps,
+    )
