@@ -111,7 +111,7 @@ def emit_blocks(
     x = tl.reshape(weighted, (BLOCKS, 16))
     amax = tl.max(tl.abs(x), axis=1)
     scale = amax / LEVELS
-    inverse = tl.where(amax > 0.0, LEVELS / tl.where(amax > 0.0, amax, 1.0), 0.0)  # nothing is divided by 0
+    inverse = LEVELS / tl.where(amax > TINY, amax, TINY)
     q = tl.floor(x * inverse[:, None] + 0.5)
     store_bytes(q, v_ptr + place[:, None] * 16 + tl.arange(0, 16)[None, :], COLS, real[:, None])
     tl.store(ys_ptr + place, scale, mask=real)

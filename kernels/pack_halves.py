@@ -55,6 +55,26 @@ def _pack_halves_kernel(
     tl.store(y_ptr + m * COLS + position, x.to(y_ptr.dtype.element_ty), mask=inside)
 
 
+@triton.jit
+def _pack_rows_kernel(x_ptr, y_ptr, COLS: tl.constexpr, BLOCK: tl.constexpr):
+    m = tl.program_id(0).to(tl.int64)
+    position = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    column = position // 128 * 128 + position // 2 % 4 * 32 + position // 16 % 2 * 16 + position // 32 % 4 * 4
+    column += position // 8 % 2 * 2 + position % 2
+    inside = position < COLS
+    x = tl.load(x_ptr + m * COLS + column, mask=inside, other=0.0).to(tl.float32)
+    x = tl.minimum(tl.maximum(x, -F16_MAX), F16_MAX)
+    tl.store(y_ptr + m * COLS + position, x.to(tl.float16), mask=inside)
+
+
+def pack_rows(x: Tensor) -> Tensor:
+    """Plain contiguous rows [num_tokens, num_cols], num_cols a multiple of 128 -> f16 in the order of `pack_halves`."""
+    num_tokens, num_cols = x.shape
+    out = torch.empty(num_tokens, num_cols, dtype=torch.float16, device=x.device)
+    _pack_rows_kernel[(num_tokens, triton.cdiv(num_cols, 1024))](x, out, COLS=num_cols, BLOCK=1024)
+    return out
+
+
 def pack_halves(
     x: QuantActivation, span: int, eps: float, pdl: bool = False, in_order_as: torch.dtype | None = None
 ) -> Tensor:

@@ -1,5 +1,5 @@
 """A layer's projections for any number of rows: up to eight by the kernels made for them, 16 to 128 by `many_rows`,
-16-bit numbers by the vendor's product.
+16-bit numbers by the vendor's product, small f32 matrices by `plain_rows`.
 
 Knows what takes what; owns no kernel. Matrices that none of these reads are taken eight rows at a time.
 """
@@ -11,22 +11,24 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from kernels import plain_rows
 from kernels.many_rows import fits, many_rows, num_splits
 from kernels.pack_halves import pack_halves
 from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
 from kernels.quant_gemv import quant_gemv
 from kernels.quant_gemv_residual import quant_gemv_residual
 from kernels.quant_swiglu import quant_swiglu
-from kernels.split_sums import add_parts, add_parts_residual, add_parts_swiglu
+from kernels.split_sums import add_parts, add_parts_residual, add_parts_swiglu, add_parts_swiglu_packed
 
 FEW = 8  # rows that the other kernels take at once
 HALVES = {QuantFormat.F16: torch.float16, QuantFormat.BF16: torch.bfloat16}
 
 
-class _Rows:
+class Rows:
     """An activation in the forms that products want, each made once."""
 
     def __init__(self, x: QuantActivation, span: int, eps: float, pdl: bool) -> None:
+        """span: columns that share an RMS factor, 0 for none."""
         self._arguments = (x, span, eps, pdl)
         self._forms: dict[torch.dtype | None, Tensor] = {}
 
@@ -37,19 +39,21 @@ class _Rows:
         return self._forms[in_order_as]
 
     def takes(self, weight: QuantWeight) -> bool:
+        """Whether `parts` has a product for it."""
         x = self._arguments[0]
+        if weight.format == QuantFormat.F32:
+            return x.num_tokens > FEW and self._arguments[1] in (0, x.num_cols) and plain_rows.fits(x, weight)
         is_half = weight.format in HALVES and x.num_cols % 128 == 0
         return x.num_tokens > FEW and (is_half or fits(weight, x.num_tokens))
 
     def parts(self, weight: QuantWeight) -> Tensor:
         """[num_splits, num_tokens, num_rows] f32, still to be added up."""
+        if weight.format == QuantFormat.F32:
+            x, span, eps, pdl = self._arguments
+            return plain_rows.plain_rows(x, weight, eps if span else None, pdl)
         if weight.format in HALVES:
             return _half_product(self.form(HALVES[weight.format]), weight.quants)[None]
-        packed = self.form(None)
-        shape = (num_splits(weight), packed.shape[0], weight.num_rows)
-        parts = torch.empty(shape, dtype=torch.float32, device=packed.device)
-        many_rows(packed, weight, parts)
-        return parts
+        return _many_parts(self.form(None), weight)
 
 
 def project(
@@ -59,7 +63,7 @@ def project(
     if x.num_tokens <= FEW:
         quant_gemv(x, weights, eps, out=out, pdl=pdl)
         return
-    rows = _Rows(x, 0 if eps is None else x.num_cols, eps or 0.0, pdl)
+    rows = Rows(x, 0 if eps is None else x.num_cols, eps or 0.0, pdl)
     first = 0
     for weight in weights:
         target = out[:, first : first + weight.num_rows]
@@ -68,8 +72,6 @@ def project(
             many_rows(rows.form(None), weight, target[None])
         elif rows.takes(weight):
             add_parts(rows.parts(weight), target, pdl)
-        elif weight.format == QuantFormat.F32 and x.plain is not None:
-            _plain_product(x, weight, eps, target)
         else:
             for piece, some in _slices(x):
                 quant_gemv(some, [weight], eps, out=target[piece], pdl=pdl)
@@ -80,7 +82,7 @@ def project_residual(
     group: int = 0, eps: float = 0.0, pdl: bool = False,
 ) -> None:
     """`quant_gemv_residual`."""
-    rows = _Rows(x, group, eps, pdl)
+    rows = Rows(x, group, eps, pdl)
     if rows.takes(weight):
         add_parts_residual(rows.parts(weight), residual, norm_weight, out, pdl)
         return
@@ -92,7 +94,7 @@ def project_swiglu(
     x: QuantActivation, gate: QuantWeight, up: QuantWeight, out: QuantActivation, eps: float, pdl: bool = False
 ) -> None:
     """`quant_swiglu`."""
-    rows = _Rows(x, x.num_cols, eps, pdl)
+    rows = Rows(x, x.num_cols, eps, pdl)
     if rows.takes(gate):
         add_parts_swiglu(rows.parts(gate), rows.parts(up), out, pdl)
         return
@@ -100,19 +102,28 @@ def project_swiglu(
         quant_swiglu(some, gate, up, _some_rows(out, piece), eps, pdl=pdl)
 
 
+def takes_feed_forward(x: QuantActivation, gate: QuantWeight, down: QuantWeight) -> bool:
+    """Whether `feed_forward_parts` has a product for them."""
+    return x.num_tokens > FEW and fits(gate, x.num_tokens) and fits(down, x.num_tokens)
+
+
+def feed_forward_parts(rows: Rows, gate: QuantWeight, up: QuantWeight, down: QuantWeight, pdl: bool) -> Tensor:
+    """down(silu(gate x) * up x), [num_splits, num_tokens, num_rows] f32, still to be added up."""
+    return _many_parts(add_parts_swiglu_packed(rows.parts(gate), rows.parts(up), pdl), down)
+
+
+def _many_parts(packed: Tensor, weight: QuantWeight) -> Tensor:
+    shape = (num_splits(weight), packed.shape[0], weight.num_rows)
+    parts = torch.empty(shape, dtype=torch.float32, device=packed.device)
+    many_rows(packed, weight, parts)
+    return parts
+
+
 def _half_product(x: Tensor, weight: Tensor) -> Tensor:
     """[num_tokens, num_cols] times [num_rows, num_cols] of one 16-bit type -> [num_tokens, num_rows] f32."""
     if x.is_cuda:
         return torch.mm(x, weight.T, out_dtype=torch.float32)
     return x.float() @ weight.float().T
-
-
-def _plain_product(x: QuantActivation, weight: QuantWeight, eps: float | None, out: Tensor) -> None:
-    """A small f32 matrix, on the activation before it was rounded."""
-    y = x.plain @ weight.quants.T
-    if eps is not None:
-        y *= torch.rsqrt(x.square_sums.sum(-1, keepdim=True) / x.num_cols + eps)
-    out.copy_(y)
 
 
 def _some_rows(x: QuantActivation, rows: slice) -> QuantActivation:

@@ -6,6 +6,7 @@ Reference:   kernels/reference/split_sums.py
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -15,6 +16,7 @@ from kernels.activation import emit_blocks, quantize_blocks
 from kernels.quant_format import QuantActivation
 
 BLOCK = 256  # columns a program finishes
+F16_MAX = tl.constexpr(65504.0)
 
 
 @triton.jit
@@ -76,6 +78,25 @@ def _swiglu_kernel(
                     ym_ptr + m * (FFN // 16), FFN, BLOCKS)
 
 
+@triton.jit
+def _swiglu_packed_kernel(
+    gate_ptr, up_ptr, y_ptr, stride_split, FFN: tl.constexpr, SPLITS: tl.constexpr, BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    m = tl.program_id(1)
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < FFN
+    gate = _sum(gate_ptr + m * FFN, column, inside, stride_split, SPLITS)
+    h = gate / (1.0 + tl.exp(-gate)) * _sum(up_ptr + m * FFN, column, inside, stride_split, SPLITS)
+    h = tl.minimum(tl.maximum(h, -F16_MAX), F16_MAX)
+    place = column // 128 * 128 + column // 4 % 4 * 32 + column // 16 % 2 * 16 + column // 2 % 2 * 8
+    place += column // 32 % 4 * 2 + column % 2
+    tl.store(y_ptr + m * FFN + place, h.to(tl.float16), mask=inside)
+
+
 def _options(pdl: bool) -> dict[str, object]:
     return {"PDL": pdl, **({"launch_pdl": True} if pdl else {})}
 
@@ -115,3 +136,16 @@ def add_parts_swiglu(gate: Tensor, up: Tensor, out: QuantActivation, pdl: bool =
         gate, up, out.values, out.scales, out.sums, gate.stride(0), FFN=ffn, SPLITS=splits, BLOCKS=blocks,
         **_options(pdl),
     )
+
+
+def add_parts_swiglu_packed(gate: Tensor, up: Tensor, pdl: bool = False) -> Tensor:
+    """silu(sum of gate's parts) * (sum of up's), [num_tokens, ffn] f16 as `many_rows` wants it.
+
+    gate, up:  [num_splits, num_tokens, ffn] f32, contiguous, ffn a multiple of 128
+    """
+    splits, num_tokens, ffn = gate.shape
+    out = torch.empty(num_tokens, ffn, dtype=torch.float16, device=gate.device)
+    _swiglu_packed_kernel[(triton.cdiv(ffn, BLOCK), num_tokens)](
+        gate, up, out, gate.stride(0), FFN=ffn, SPLITS=splits, BLOCK=BLOCK, **_options(pdl)
+    )
+    return out

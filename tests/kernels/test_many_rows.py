@@ -16,6 +16,7 @@ from kernels.reference.pack_halves import pack_halves as reference_pack
 from kernels.reference.quant_gemv import dequantize_rows
 from kernels.reference.quant_weight import dequantize
 from tests.kernels.activations import poisoned_activation, random_activation, relative_error
+from tests.kernels.emulated import emulate
 from tests.kernels.random_weights import random_weight
 
 EPS = 1e-6
@@ -25,19 +26,9 @@ pytestmark = [
 ]
 
 
-def _many_rows(x: torch.Tensor, weight: QuantWeight, out: torch.Tensor) -> None:
-    """The kernel's contract: parts of the columns, the activation's columns put back in order."""
-    plain = torch.empty_like(x)
-    plain[:, fragment_order(x.shape[1])] = x
-    bounds = [weight.num_cols // 128 * split // len(out) * 128 for split in range(len(out) + 1)]
-    values = dequantize(weight)
-    for part, first, last in zip(out, bounds, bounds[1:], strict=False):
-        part.copy_(plain[:, first:last].float() @ values[:, first:last].T)
-
-
 @pytest.fixture(autouse=True)
 def _emulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(projections, "many_rows", _many_rows)
+    emulate(monkeypatch)
 
 
 @pytest.mark.parametrize(("num_cols", "span"), [(384, 0), (384, 384), (256, 128), (256, 64)])
@@ -94,6 +85,17 @@ def test_dense_first_half(kind: QuantFormat) -> None:
     projections.project_swiglu(x, gate, up, out, EPS)
     allowed = 1e-2 if kind == QuantFormat.BF16 else 2e-3  # activations are rounded to the weights' type
     assert relative_error(dequantize_rows(out), dequantize_rows(quant_moe.swiglu(x, gate, up, EPS))) < allowed
+
+
+def test_dense_layer_between_packed_rows() -> None:
+    x = random_activation(16, 512)
+    gate, up = (random_weight(256, 512, QuantFormat.Q4_K, seed=seed) for seed in (1, 2))
+    down = random_weight(96, 256, QuantFormat.Q6_K)
+    assert projections.takes_feed_forward(x, gate, down)
+    rows = projections.Rows(x, 512, EPS, pdl=False)
+    parts = projections.feed_forward_parts(rows, gate, up, down, pdl=False)
+    expected = dequantize_rows(quant_moe.swiglu(x, gate, up, EPS)) @ dequantize(down).T
+    assert relative_error(parts.sum(0), expected) < 2e-3
 
 
 def test_parts_follow_the_matrix_alone() -> None:

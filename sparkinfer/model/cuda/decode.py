@@ -18,10 +18,20 @@ from kernels.moe_down import moe_down
 from kernels.moe_gate_up import moe_gate_up
 from kernels.paged_decode import NUM_SPLITS, PagedKV, paged_decode
 from kernels.post_norm import post_norm
-from kernels.projections import project, project_residual, project_swiglu
+from kernels.projections import (
+    FEW,
+    Rows,
+    feed_forward_parts,
+    project,
+    project_residual,
+    project_swiglu,
+    takes_feed_forward,
+)
 from kernels.quant_embedding import quant_embedding
 from kernels.quant_format import QuantActivation, QuantWeight
 from kernels.quantize_rows import quantize_rows
+from kernels.split_sums import add_parts_residual
+from sparkinfer.model.cuda.experts import add_experts, have_kernels
 from sparkinfer.model.cuda.weights import AttentionLayer, DecodeWeights, DeltaNetLayer, DenseFFN, ExpertFFN
 
 
@@ -106,7 +116,7 @@ class DecodeStep:
             else:
                 self._add_normed(mixed, layer.mixer.output, layer.post_norms[0], layer.ffn_norm)
             if isinstance(layer.ffn, ExpertFFN):
-                self._experts(layer.ffn, next_norm)
+                (self._grouped_experts if self._groups(layer.ffn) else self._experts)(layer.ffn, next_norm)
             else:
                 self._dense(layer.ffn, next_norm, None if layer.post_norms is None else layer.post_norms[1])
         project(self.hidden, [weights.output], weights.eps, out=self.logits, pdl=self.pdl)
@@ -151,7 +161,24 @@ class DecodeStep:
         shared_down = None if ffn.shared is None else ffn.shared[2]
         moe_down(h, expert_ids, logits, ffn.down, shared_down, self.residual, next_norm, self.hidden, pdl=self.pdl)
 
+    def _groups(self, ffn: ExpertFFN) -> bool:
+        """Whether rows are sorted by expert: enough of them, and kernels for every matrix."""
+        shared_fits = ffn.shared is None or takes_feed_forward(self.hidden, ffn.shared[0], ffn.shared[2])
+        return self._num_seqs > FEW and have_kernels(ffn) and shared_fits
+
+    def _grouped_experts(self, ffn: ExpertFFN, next_norm: Tensor) -> None:
+        rows = Rows(self.hidden, self.hidden.num_cols, self.weights.eps, self.pdl)
+        logits = rows.parts(ffn.router)
+        shared = None if ffn.shared is None else feed_forward_parts(rows, *ffn.shared, self.pdl)
+        add_experts(rows.form(None), logits, ffn, shared, self.residual, next_norm, self.hidden, self.pdl)
+
     def _dense(self, ffn: DenseFFN, next_norm: Tensor, post_norm_weight: Tensor | None) -> None:
+        is_plain = not ffn.is_gelu and post_norm_weight is None
+        if is_plain and takes_feed_forward(self.hidden, ffn.gate, ffn.down):
+            rows = Rows(self.hidden, self.hidden.num_cols, self.weights.eps, self.pdl)
+            parts = feed_forward_parts(rows, ffn.gate, ffn.up, ffn.down, self.pdl)
+            add_parts_residual(parts, self.residual, next_norm, self.hidden, self.pdl)
+            return
         h = self._activation("dense", self._num_seqs, ffn.down.num_cols)
         if ffn.is_gelu:
             gate_up = self._rows("gate_up", 2 * ffn.down.num_cols)

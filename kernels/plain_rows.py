@@ -1,0 +1,75 @@
+"""Products of a small matrix of float32 numbers, such as a router, with 16 rows and more, cut along the columns.
+
+Tensor cores in three products of TF32 parts each, which is float32 but for its last bit or two.
+Bytes moved: the matrix once per 16 rows of x, x once per 32 rows of the matrix. Accumulation: f32, in a fixed order.
+Reference:   kernels/reference/quant_gemv.py
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from kernels.launch import has_dp4a
+from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
+
+PART = 256  # columns, at least, of a part
+MAX_PARTS = 8
+
+
+@triton.jit
+def _plain_rows_kernel(
+    w_ptr, x_ptr, ss_ptr, y_ptr, num_tokens, num_rows, stride_split, eps, COLS: tl.constexpr, SPLITS: tl.constexpr,
+    NORM: tl.constexpr, EXACT: tl.constexpr, PDL: tl.constexpr,
+):
+    if PDL:
+        gdc_launch_dependents()
+    STEP: tl.constexpr = 32
+    STEPS: tl.constexpr = COLS // STEP
+    split = tl.program_id(2)
+    token = tl.program_id(1) * 16 + tl.arange(0, 16)
+    row = tl.program_id(0) * 32 + tl.arange(0, 32)
+    column = tl.arange(0, STEP)
+    x_ptrs = x_ptr + tl.minimum(token, num_tokens - 1)[:, None] * COLS + column[None, :]
+    w_ptrs = w_ptr + tl.minimum(row, num_rows - 1)[None, :] * COLS + column[:, None]
+    if PDL:
+        gdc_wait()
+    acc = tl.zeros((16, 32), tl.float32)
+    for step in tl.range(STEPS * split // SPLITS, STEPS * (split + 1) // SPLITS):
+        x = tl.load(x_ptrs + step * STEP)
+        w = tl.load(w_ptrs + step * STEP)
+        acc = tl.dot(x, w, acc, input_precision="ieee" if EXACT else "tf32x3")
+    if NORM:
+        blocks = tl.arange(0, triton.next_power_of_2(COLS // 16))
+        places = tl.minimum(token, num_tokens - 1)[:, None] * (COLS // 16) + blocks[None, :]
+        squares = tl.load(ss_ptr + places, mask=(blocks < COLS // 16)[None, :], other=0.0)
+        acc *= tl.rsqrt(tl.sum(squares, axis=1) / COLS + eps)[:, None]
+    target = y_ptr + split * stride_split + token[:, None] * num_rows + row[None, :]
+    tl.store(target, acc, mask=(token < num_tokens)[:, None] & (row < num_rows)[None, :])
+
+
+def fits(x: QuantActivation, weight: QuantWeight) -> bool:
+    """Whether the kernel takes the product."""
+    return weight.format == QuantFormat.F32 and x.plain is not None and x.num_cols % 32 == 0
+
+
+def plain_rows(x: QuantActivation, weight: QuantWeight, eps: float | None, pdl: bool = False) -> Tensor:
+    """[num_parts, num_tokens, num_rows] f32, still to be added up; the parts follow num_cols alone.
+
+    x:      its plain numbers, before they were rounded
+    eps:    of the norm whose factor the products get; None: no factor
+    """
+    num_tokens, num_rows, num_cols = x.num_tokens, weight.num_rows, x.num_cols
+    assert x.plain is not None
+    splits = max(1, min(MAX_PARTS, num_cols // PART))
+    parts = torch.empty(splits, num_tokens, num_rows, dtype=torch.float32, device=x.values.device)
+    options = {"launch_pdl": True} if pdl else {}
+    _plain_rows_kernel[(triton.cdiv(num_rows, 32), triton.cdiv(num_tokens, 16), splits)](
+        weight.quants, x.plain, x.square_sums, parts, num_tokens, num_rows, parts.stride(0), eps or 0.0,
+        COLS=num_cols, SPLITS=splits, NORM=eps is not None, EXACT=not has_dp4a(), PDL=pdl, num_warps=2, num_stages=4,
+        **options,
+    )
+    return parts

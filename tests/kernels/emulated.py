@@ -1,0 +1,60 @@
+"""The Gluon kernels' contracts in plain torch, for tests of what surrounds them: Gluon does not run interpreted."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernels import projections
+from kernels.quant_format import QuantWeight
+from kernels.reference.pack_halves import fragment_order
+from kernels.reference.quant_weight import dequantize
+from kernels.sort_tokens import Runs
+from sparkinfer.model.cuda import experts
+
+
+def many_rows(x: torch.Tensor, weight: QuantWeight, out: torch.Tensor) -> None:
+    """Parts of the columns, the activation's columns put back in order."""
+    plain = in_order(x)
+    bounds = [weight.num_cols // 128 * split // len(out) * 128 for split in range(len(out) + 1)]
+    values = dequantize(weight)
+    for part, first, last in zip(out, bounds, bounds[1:], strict=False):
+        part.copy_(plain[:, first:last] @ values[:, first:last].T)
+
+
+def in_order(x: torch.Tensor) -> torch.Tensor:
+    """f32, columns as the matrix has them."""
+    plain = torch.empty(x.shape)
+    plain[:, fragment_order(x.shape[1])] = x.float()
+    return plain
+
+
+def _runs(runs: Runs) -> list[list[int]]:
+    return runs.table[: int(runs.count)].tolist()
+
+
+def expert_gate_up(
+    x: torch.Tensor, gate: QuantWeight, up: QuantWeight, runs: Runs, top_k: int, num_experts: int, out: torch.Tensor
+) -> None:
+    gates, ups = (dequantize(w).view(num_experts, -1, w.num_cols) for w in (gate, up))
+    plain, order = in_order(x), fragment_order(out.shape[1])
+    for expert, first, count, _ in _runs(runs):
+        rows = plain[runs.order[first : first + count].long() // top_k]
+        h = torch.nn.functional.silu(rows @ gates[expert].T) * (rows @ ups[expert].T)
+        out[first : first + count] = h[:, order].half()
+
+
+def expert_down(
+    h: torch.Tensor, down: QuantWeight, runs: Runs, top_k: int, num_experts: int, out: torch.Tensor
+) -> None:
+    downs, plain = dequantize(down).view(num_experts, -1, down.num_cols), in_order(h)
+    for expert, first, count, _ in _runs(runs):
+        pairs = runs.order[first : first + count].long()
+        out[pairs] = (plain[first : first + count] @ downs[expert].T).to(out.dtype)
+
+
+def emulate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put the emulations where the kernels are called."""
+    monkeypatch.setattr(projections, "many_rows", many_rows)
+    monkeypatch.setattr(experts, "expert_gate_up", expert_gate_up)
+    monkeypatch.setattr(experts, "expert_down", expert_down)
