@@ -7,6 +7,7 @@ schemas; never tokens, masks or sequences.
 from __future__ import annotations
 
 import os
+import re
 import resource
 import sys
 
@@ -21,32 +22,67 @@ from sparkinfer.grammar.grammar_spec import CallCheck, GrammarSpec
 from sparkinfer.grammar.matcher import GrammarError, Matcher
 from sparkinfer.grammar.output_grammar import OutputGrammar
 from sparkinfer.grammar.tokenizer_adapter import byte_tokenizer
-from sparkinfer.text.answer_grammar import answer_grammar
+from sparkinfer.grammar.trial import place_to_blame
+from sparkinfer.text.answer_grammar import OnBegun, answer_grammar
 from sparkinfer.text.earlier_calls import check_calls
-from workers.grammar_frame import LENGTH, BuilderReply, Built, Refused, read_frame
+from workers.grammar_frame import LENGTH, BuilderReply, Built, Refused, Working, read_frame
 
 MAX_MEMORY_BYTES = 4 << 30
 NICENESS = 5
 NUM_STEPS_TRIED = 8
+_TOOL = re.compile(r"tools\[(\d+)\]")
 
 
-def build(spec: GrammarSpec | CallCheck) -> BuilderReply:
-    """The grammar of an answer, tried out on a vocabulary of bytes; or an empty one for calls that are right."""
+def build(spec: GrammarSpec | CallCheck, on_begun: OnBegun = lambda path: None) -> BuilderReply:
+    """The grammar of an answer, tried out on a vocabulary of bytes; or an empty one for calls that are right.
+
+    on_begun: told the path of each part of the request before it is worked out
+    """
+    begun: list[str] = []
+
+    def note(path: str) -> None:
+        begun.append(path)
+        on_begun(path)
+
     try:
         if isinstance(spec, CallCheck):
             check_calls(spec)
             return Built("", ())
-        grammar = answer_grammar(spec)
-        _try_out(grammar, byte_tokenizer(spec.special_tokens))
+        grammar = answer_grammar(spec, note)
+        problem = _problem_with(grammar, byte_tokenizer(spec.special_tokens))
+        if problem is not None:
+            path, text = problem
+            return _refused(path or _common(begun), text, "invalid_grammar", spec)
+        return Built(grammar.lark, grammar.approximations)
     except RequestError as error:
-        return Refused(error.status, error.message, error.param, error.code)
-    except GrammarError as error:
-        return Refused(400, f"the grammar cannot be compiled: {error}", None, "invalid_grammar")
+        return _refused(error.param, error.message, error.code, spec)
     except RecursionError:
-        return Refused(400, "the schema is nested too deeply", None, "schema_too_complex")
+        return _refused(_common(begun[-1:]), "is nested too deeply", "schema_too_complex", spec)
     except MemoryError:
-        return Refused(400, "the schema takes too much memory to compile", None, "schema_too_complex")
-    return Built(grammar.lark, grammar.approximations)
+        return _refused(_common(begun[-1:]), "takes too much memory", "schema_too_complex", spec)
+
+
+def _common(paths: list[str]) -> str | None:
+    """What is to blame when all of `paths` may be."""
+    return "tools" if len(paths) > 1 else paths[0] if paths else None
+
+
+def _refused(path: str | None, text: str, code: str | None, spec: GrammarSpec | CallCheck) -> Refused:
+    """A 400 that names the path and, where it leads into a function, the function."""
+    message = text if path is None or text.startswith(path) else f"{path}: {text}"
+    tool = _TOOL.match(path or "")
+    if tool is not None and isinstance(spec, GrammarSpec):
+        message += f" (function {spec.tools[int(tool[1])].name!r})"
+    return Refused(400, message, path, code)
+
+
+def _problem_with(grammar: OutputGrammar, tokenizer: LLTokenizer) -> tuple[str | None, str] | None:
+    """The place in the request that makes a grammar unusable, and why; None for one that works."""
+    try:
+        _try_out(grammar, tokenizer)
+    except GrammarError as error:
+        return place_to_blame(grammar, tokenizer), f"the grammar cannot be compiled: {error}"
+    return None
 
 
 def _try_out(grammar: OutputGrammar, tokenizer: LLTokenizer) -> None:
@@ -68,10 +104,14 @@ def main() -> None:
     decoder, encoder = msgspec.msgpack.Decoder(GrammarSpec | CallCheck), msgspec.msgpack.Encoder()
     sys.stdout.buffer.write(LENGTH.pack(0))
     sys.stdout.buffer.flush()
-    while (frame := read_frame(sys.stdin.buffer)) is not None:
-        reply = encoder.encode(build(decoder.decode(frame)))
-        sys.stdout.buffer.write(LENGTH.pack(len(reply)) + reply)
+
+    def send(message: BuilderReply | Working) -> None:
+        payload = encoder.encode(message)
+        sys.stdout.buffer.write(LENGTH.pack(len(payload)) + payload)
         sys.stdout.buffer.flush()
+
+    while (frame := read_frame(sys.stdin.buffer)) is not None:
+        send(build(decoder.decode(frame), lambda path: send(Working(path))))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from sparkinfer.grammar.matcher import GrammarError, Matcher
 from sparkinfer.grammar.output_grammar import OutputGrammar
 from sparkinfer.grammar.tokenizer_adapter import grammar_tokenizer
 from sparkinfer.text.tokenizer import Tokenizer
-from workers.grammar_frame import LENGTH, BuilderReply, Refused
+from workers.grammar_frame import LENGTH, BuilderReply, Refused, Working
 
 log = logging.getLogger("text")
 
@@ -84,10 +84,11 @@ class Grammars:
             reply = await asyncio.wait_for(builder.build(key), self._config.compile_timeout_s)
         except TimeoutError:
             builder.kill()
-            seconds = self._config.compile_timeout_s
+            path, seconds = builder.working_on or "the schema", self._config.compile_timeout_s
             raise RequestError(
-                400, f"the schema takes longer than {seconds:g} s to compile", code="schema_too_complex"
-            ) from None
+                400, f"{path}: takes longer than {seconds:g} s to compile", param=builder.working_on,
+                code="schema_too_complex",
+            ) from None  # fmt: skip
         except (OSError, EOFError, msgspec.DecodeError) as error:
             log.error("a grammar builder died: %s", error or type(error).__name__)
             builder.kill()
@@ -117,7 +118,8 @@ class Builder:
 
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
-        self._decoder = msgspec.msgpack.Decoder(BuilderReply)
+        self._decoder = msgspec.msgpack.Decoder(BuilderReply | Working)
+        self.working_on: str | None = None  # path of the part of the last request that was begun last
 
     async def build(self, spec: bytes) -> BuilderReply:
         """spec: a GrammarSpec or a CallCheck in msgpack. Raises OSError or EOFError when the process dies of it."""
@@ -126,8 +128,13 @@ class Builder:
         assert process.stdout is not None
         process.stdin.write(LENGTH.pack(len(spec)) + spec)
         await process.stdin.drain()
-        (length,) = LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))
-        return self._decoder.decode(await process.stdout.readexactly(length))
+        self.working_on = None
+        while True:
+            (length,) = LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))
+            message: BuilderReply | Working = self._decoder.decode(await process.stdout.readexactly(length))
+            if not isinstance(message, Working):
+                return message
+            self.working_on = message.path
 
     def kill(self) -> None:
         """End the process; a job that it has is lost."""

@@ -9,7 +9,7 @@ from llguidance.gbnf_to_lark import any_to_lark
 from sparkinfer.errors import RequestError
 from sparkinfer.grammar import char_set
 from sparkinfer.grammar.output_grammar import Rule
-from sparkinfer.grammar.pattern import PatternError, full_match
+from sparkinfer.grammar.pattern import PatternError, PatternTooLargeError, full_match
 
 _OPTIONS = re.compile(r"^\s*%llguidance\s*\{\s*\}\s*$", re.MULTILINE)
 
@@ -24,11 +24,13 @@ def regex_rule(pattern: str, path: str) -> Rule:
         inner = inner[:-1]
     try:
         terms = full_match(f"^(?:{inner})$", char_set.raw)
+    except PatternTooLargeError as error:
+        raise RequestError(400, f"{path}: {error}", param=path, code="invalid_grammar") from error
     except PatternError:
-        return Rule(f"/(?:{_escaped_slashes(inner)})/")
+        return Rule(f"/(?:{_escaped_slashes(inner)})/", path=path)
     except RecursionError:
         raise RequestError(400, f"{path}: is nested too deeply", param=path, code="invalid_grammar") from None
-    return Rule(f"/{terms[0].regex}/")
+    return Rule(f"/{terms[0].regex}/", path=path)
 
 
 def _escaped_slashes(pattern: str) -> str:
@@ -52,4 +54,4 @@ def lark_rule(grammar: str, path: str) -> Rule:
     lark = _OPTIONS.sub("", lark)
     if "%llguidance" in lark:
         raise RequestError(400, f"{path}: %llguidance is not supported", param=path, code="invalid_grammar")
-    return Rule(f"%lark {{\n{lark}\n}}")
+    return Rule(f"%lark {{\n{lark}\n}}", path=path)

@@ -47,6 +47,8 @@ class JsonRules:
         self._helpers: dict[str, str] = {}
         self._terminals: dict[str, str] = {}
         self._objects: dict[int, ObjectRules] = {}  # by the shape's identity: shapes are kept
+        self._writing = ""                          # path of what is being written
+        self.places: dict[str, str] = {}            # of rules and terminals, by name
 
     def rule(self, parts: Parts, path: str) -> Rule:
         """JSON text of what all of `parts` ask for. Raises RequestError 400."""
@@ -55,7 +57,7 @@ class JsonRules:
             narrowed = ", as far as the opposites in it (not, oneOf, if) can be held to"
             blamed = self._dead_end(parts, set()) or path
             fail(blamed, "no value satisfies it" + (narrowed if self.expansion.has_negations else ""))
-        return Rule(self.name(parts), helpers, tuple(self.expansion.approximations))
+        return Rule(self.name(parts), helpers, tuple(self.expansion.approximations), path, self.places)
 
     def write(self, starts: Iterable[Parts]) -> dict[str, str]:
         """Rules of everything in `starts` that can be, by name; `helper` and `terminal` add to them."""
@@ -63,6 +65,8 @@ class JsonRules:
             self._explore(parts)
         self._find_finishable()
         for key in [key for key in self._shapes if key in self._finishable]:
+            self._writing = self._parts[key][-1].path if self._parts[key] else self.expansion.path
+            self.places[self._names[key]] = self._writing
             self._helpers[self._names[key]] = self._text(key)
         return self._helpers
 
@@ -91,6 +95,7 @@ class JsonRules:
         if text not in self._terminals:
             self._terminals[text] = f"{self._prefix}T{len(self._terminals)}".upper()
             self._helpers[self._terminals[text]] = text
+            self.places[self._terminals[text]] = self._writing or self.expansion.path
         return self._terminals[text]
 
     # What there is

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Collection
@@ -30,7 +31,7 @@ def json_rule(schema: Any, path: str, root: Any = None) -> Rule:
         rule = rules.rule((expansion.part(schema, path),), path)
     except RecursionError:
         fail(path, "is nested too deeply")
-    return Rule(rule.text, {**SHARED, **rule.helpers}, rule.approximations)
+    return dataclasses.replace(rule, helpers={**SHARED, **rule.helpers})
 
 
 def json_object_rule() -> Rule:

@@ -26,11 +26,15 @@ class Rule:
     """The right-hand side of one rule, with the rules that it needs beside it.
 
     approximations:  "path: keyword" of what the text cannot hold, so that the finished value has to be checked
+    path:            where the client asked for it; "" if nobody did
+    places:          the same of helpers, by name; smaller parts come later
     """
 
     text: str
     helpers: Mapping[str, str] = field(default_factory=dict)
     approximations: tuple[str, ...] = ()
+    path: str = ""
+    places: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,7 @@ class OutputGrammar:
 
     lark: str
     approximations: tuple[str, ...] = ()
+    places: Mapping[str, str] = field(default_factory=dict, compare=False)  # paths of rules; smaller parts come later
 
 
 def assemble(rules: Mapping[str, Rule | str]) -> OutputGrammar:
@@ -49,6 +54,7 @@ def assemble(rules: Mapping[str, Rule | str]) -> OutputGrammar:
     """
     lines: dict[str, str] = {}
     approximations: list[str] = []
+    places: dict[str, str] = {}
     for name, rule in rules.items():
         if isinstance(rule, str):
             lines[name] = rule
@@ -56,7 +62,8 @@ def assemble(rules: Mapping[str, Rule | str]) -> OutputGrammar:
         lines[name] = rule.text
         lines |= rule.helpers
         approximations += rule.approximations
-    return OutputGrammar("\n".join(f"{name}: {text}" for name, text in lines.items()), tuple(approximations))
+        places |= ({name: rule.path} if rule.path else {}) | dict(rule.places)
+    return OutputGrammar("\n".join(f"{name}: {text}" for name, text in lines.items()), tuple(approximations), places)
 
 
 def literal(text: str) -> str:
@@ -132,4 +139,4 @@ def choice_rule(choices: Iterable[str], path: str) -> Rule:
     texts = [literal(text) for text in dict.fromkeys(choices) if text]
     if not texts:
         raise RequestError(400, f"{path}: at least one text that is not empty is needed", param=path)
-    return Rule(" | ".join(texts))
+    return Rule(" | ".join(texts), path=path)

@@ -35,6 +35,10 @@ class PatternError(ValueError):
     """A pattern that is no regular expression, or uses what a grammar cannot hold."""
 
 
+class PatternTooLargeError(PatternError):
+    """A pattern that no notation makes smaller."""
+
+
 class Term(NamedTuple):
     """Text that has to match as a whole, or not to."""
 
@@ -109,7 +113,7 @@ class _Writer:
         """The inside of a repetition, which repetitions around it repeat as well."""
         outer, self._times = self._times, self._times * max(times, 1)
         if self._times > MAX_REPEATS:
-            raise PatternError(f"repeats more than {MAX_REPEATS} times, repetitions of repetitions multiplied")
+            raise PatternTooLargeError(f"repeats more than {MAX_REPEATS} times, repetitions of repetitions multiplied")
         text = self.sequence(inner)
         self._times = outer
         return text

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import time
 
 import numpy as np
+from llguidance import LLTokenizer
 
 from sparkinfer.grammar.matcher import GrammarError, Matcher
 from sparkinfer.grammar.output_grammar import OutputGrammar
@@ -37,7 +39,21 @@ def complaint(rule: str) -> str | None:
     return None
 
 
-def _started(lark: str) -> Matcher:
-    matcher = Matcher.compile(OutputGrammar(lark), _byte_tokenizer)
-    matcher.fill(np.zeros(-(-_byte_tokenizer.vocab_size // 32), np.int32))
+def place_to_blame(grammar: OutputGrammar, tokenizer: LLTokenizer, seconds: float = 1.0) -> str | None:
+    """Where the smallest part stands that makes a grammar too complex by itself; None if that does not show in time."""
+    rest = grammar.lark.removeprefix("start: ").split("\n", 1)[-1]
+    until = time.monotonic() + seconds
+    for name, path in reversed(list(grammar.places.items())):
+        if time.monotonic() > until:
+            return None
+        try:
+            _started(f"start: {name}\n{rest}", tokenizer)
+        except GrammarError:
+            return path
+    return None
+
+
+def _started(lark: str, tokenizer: LLTokenizer = _byte_tokenizer) -> Matcher:
+    matcher = Matcher.compile(OutputGrammar(lark), tokenizer)
+    matcher.fill(np.zeros(-(-tokenizer.vocab_size // 32), np.int32))
     return matcher

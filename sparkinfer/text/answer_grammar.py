@@ -11,6 +11,7 @@ Runs where it may take long: a client's schema can be as large and as twisted as
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 from sparkinfer.errors import RequestError
 from sparkinfer.grammar.client_grammar import lark_rule, regex_rule
@@ -25,17 +26,22 @@ from sparkinfer.request import (
     OutputFormat,
     RegexFormat,
 )
-from sparkinfer.text.tool_protocols.call_grammar import MARKUP, CallSite, Rules, call_rules, opening_tag
+from sparkinfer.text.tool_protocols.call_grammar import MARKUP, CallSite, Rules, arguments_path, call_rules, opening_tag
 from sparkinfer.text.tool_protocols.protocol import ToolProtocol
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 
+OnBegun = Callable[[str], None]
 
-def answer_grammar(spec: GrammarSpec) -> OutputGrammar:
-    """What an answer to a request of `spec` may be. Raises RequestError 400 naming the field that is to blame."""
+
+def answer_grammar(spec: GrammarSpec, on_begun: OnBegun = lambda path: None) -> OutputGrammar:
+    """What an answer to a request of `spec` may be. Raises RequestError 400 naming the field that is to blame.
+
+    on_begun: told the path of each part of the request before it is worked out, which may take long
+    """
     rules: Rules = {"start": ""}
-    calls = _calls(spec, rules)
-    answer = _answer(spec, rules)
+    calls = _calls(spec, rules, on_begun)
+    answer = _answer(spec, rules, on_begun)
     if spec.protocol == ToolProtocol.MUSE:
         rules["start"] = _segments(spec, answer, calls)
     else:
@@ -44,22 +50,25 @@ def answer_grammar(spec: GrammarSpec) -> OutputGrammar:
     return assemble(rules | {"TEXT": text, "REASONING": text, "SEPARATOR": r"/\n{1,2}/"})
 
 
-def _calls(spec: GrammarSpec, rules: Rules) -> list[tuple[int, str]]:
+def _calls(spec: GrammarSpec, rules: Rules, on_begun: OnBegun) -> list[tuple[int, str]]:
     """Rules for the calls that may be made; place and name of each function."""
     if spec.policy.choice == "none":
         return []
     allowed = spec.policy.allowed
     tools = tuple((i, tool) for i, tool in enumerate(spec.tools) if not allowed or tool.name in allowed)
-    rules |= call_rules(spec.protocol, CallSite(tools, spec.special_tokens))
+    for i, tool in tools:
+        on_begun(arguments_path(i))
+        rules |= call_rules(spec.protocol, CallSite(((i, tool),), spec.special_tokens))
     return [(i, tool.name) for i, tool in tools]
 
 
-def _answer(spec: GrammarSpec, rules: Rules) -> str:
+def _answer(spec: GrammarSpec, rules: Rules, on_begun: OnBegun) -> str:
     """What stands in the place of content; "" where a function must be called."""
     if spec.tools and spec.policy.choice == "required":
         return ""
     if spec.output_format is None:
         return "TEXT"
+    on_begun("response_format")
     rules["formatted"] = format_rule(spec.output_format)
     return "formatted"
 

@@ -104,6 +104,7 @@ def test_bombs_are_refused_and_others_do_not_mind(held: Server) -> None:
         assert free.result().json()["usage"]["completion_tokens"] == 600
     for refusal in refusals:
         assert refusal.status_code == 400, refusal.text[:300]
+        assert refusal.json()["error"]["param"]
         assert len(refusal.text) < 3000
     (text,) = contents(ask(held, WORD))
     assert re.fullmatch("[ab]{4}", text)

@@ -56,7 +56,9 @@ class ArgumentRules:
         if not ways:
             fail(self._path, "no arguments satisfy it")
         text = " | ".join(dict.fromkeys(ways))
-        return Rule(text, {**SHARED, **written}, tuple(self._expansion.approximations))
+        return Rule(
+            text, {**SHARED, **written}, tuple(self._expansion.approximations), self._path, self._rules.places
+        )
 
     def _way(self, shape: ObjectShape) -> str | None:
         """The arguments of one shape; None if one that is required has no value."""

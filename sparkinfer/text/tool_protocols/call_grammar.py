@@ -71,17 +71,18 @@ def _json_call(index: int, tool: Tool, site: CallSite) -> Rules:
     close = marker(hermes.CLOSE, site.special_tokens)
     return {
         f"call{index}": f'{literal(head)} args{index} {literal("}" + chr(10))} {close}',
-        f"args{index}": json_rule(schema, _path(index), root=schema),
+        f"args{index}": json_rule(schema, arguments_path(index), root=schema),
     }
 
 
 def _markup_call(index: int, tool: Tool, tags: Tags, forbidden: Collection[str], site: CallSite) -> Rules:
     schema = {"type": "object"} | json.loads(tool.parameters)
-    arguments = ArgumentRules(schema, _path(index), tags, forbidden, f"t{index}_").rule()
+    arguments = ArgumentRules(schema, arguments_path(index), tags, forbidden, f"t{index}_").rule()
     head = f"\n{tags.head}{tool.name}{tags.tail}\n"
     close = f"{literal(tags.foot + chr(10))} {marker(tags.close, site.special_tokens)}"
     return {f"call{index}": f"{literal(head)} args{index} {close}", f"args{index}": arguments}
 
 
-def _path(index: int) -> str:
+def arguments_path(index: int) -> str:
+    """Where the request has the schema of a function's arguments."""
     return f"tools[{index}].function.parameters"
