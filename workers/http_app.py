@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from typing import cast
 
 from sparkinfer.api.openapi import OPERATIONS
 from sparkinfer.api.openapi_surfaces import SURFACE_OPERATIONS
@@ -21,11 +22,13 @@ from workers.http_front_door import FrontDoor, request_id_of
 from workers.http_generations import Generations
 from workers.http_metrics import HttpMetrics
 from workers.http_prompts import Prompts
+from workers.http_socket import Socket, SocketConnection
 
 log = logging.getLogger("http")
 
 Handler = Callable[[Exchange], Awaitable[Response | None]]
 Routes = Mapping[str, Mapping[str, Handler]]  # route template -> method -> handler
+SocketRoutes = Mapping[str, Callable[[Socket], Awaitable[None]]]  # path -> what serves a WebSocket
 
 # Routes with a part of their own in the path. The id of a model may have slashes in it.
 _PATTERNS = {
@@ -45,17 +48,26 @@ class HttpApp:
     """Answers every request exactly once, whatever it is."""
 
     def __init__(
-        self, config: ServerConfig, routes: Routes, keys: ApiKeys, metrics: HttpMetrics, access_log: AccessLog
+        self, config: ServerConfig, routes: Routes, keys: ApiKeys, metrics: HttpMetrics, access_log: AccessLog,
+        sockets: SocketRoutes,
     ) -> None:
         self._front_door = FrontDoor(config)
         self._keys = keys
         self._metrics = metrics
         self._access_log = access_log
         self._max_body_bytes = config.max_body_mib << 20
+        self._max_unsent_bytes = config.max_unsent_kib << 10
         self._routes = routes
+        self._sockets = sockets
 
-    async def __rsgi__(self, scope: Scope, connection: Connection) -> None:
+    async def __rsgi__(self, scope: Scope, connection: Connection | SocketConnection) -> None:
         path = self._front_door.local_path(scope.path)
+        if scope.proto == "ws":
+            await self._serve_socket(path, scope, cast(SocketConnection, connection))
+        else:
+            await self._answer(path, scope, cast(Connection, connection))
+
+    async def _answer(self, path: str, scope: Scope, connection: Connection) -> None:
         route = self._route(path)
         exchange = Exchange(scope, connection, path, self._max_body_bytes)
         exchange.request_id = request_id_of(scope)
@@ -72,6 +84,26 @@ class HttpApp:
         if response is not None:
             exchange.send(response)
         self._access_log.write(exchange, status)
+
+    async def _serve_socket(self, path: str, scope: Scope, connection: SocketConnection) -> None:
+        """The key may come in the first message, from clients that cannot send headers: it is not checked here."""
+        serve = self._sockets.get(path)
+        status = 101 if serve is not None else 404
+        try:
+            self._front_door.check_host(scope)
+            self._front_door.check_origin(scope)
+        except RequestError as error:
+            status = error.status
+        self._metrics.responses.labels(path if serve is not None else "other", str(status)).inc()
+        if serve is None or status != 101:
+            connection.close(status)
+            return
+        try:
+            await serve(Socket(scope, await connection.accept(), self._max_body_bytes, self._max_unsent_bytes))
+        except Exception:  # as above
+            log.exception("WebSocket %s failed", path)
+        finally:
+            connection.close(None)
 
     def _route(self, path: str) -> str:
         """The route template of a path, "other" when there is none."""

@@ -73,8 +73,11 @@ class Response:
 class Exchange:
     """A request and the means to answer it."""
 
-    def __init__(self, scope: Scope, connection: Connection, path: str, max_body_bytes: int) -> None:
-        """path: below the prefix, without a slash at its end."""
+    def __init__(
+        self, scope: Scope, connection: Connection, path: str, max_body_bytes: int,
+        body: dict[str, Any] | None = None,
+    ) -> None:
+        """path: below the prefix, without a slash at its end. body: where it came another way and is parsed already."""
         self.scope = scope
         self.connection = connection
         self.path = path
@@ -84,7 +87,7 @@ class Exchange:
         self.common_headers: Headers = []  # of the response, whatever it is
         self.sent_status = 200  # of a response that the route sent itself
         self.usage: Usage | None = None  # of a generation, once it is accepted
-        self._body: dict[str, Any] | None = None  # once it is read
+        self._body = body  # once it is read
         self._max_body_bytes = max_body_bytes
 
     def open_stream(self, headers: Headers) -> Transport:

@@ -45,6 +45,12 @@ class FrontDoor:
         if name not in self._hosts:
             raise RequestError(403, f"The host {host[:128]!r} is not served here", code="host_not_allowed")
 
+    def check_origin(self, scope: Scope) -> None:
+        """Raise RequestError 403 for a page of an unknown origin: browsers ask nobody before they open a WebSocket."""
+        origin: str = scope.headers.get("origin", "")
+        if origin and "*" not in self._origins and not self._is_known(origin):
+            raise RequestError(403, f"The origin {origin[:128]!r} is not served here", code="origin_not_allowed")
+
     def common_headers(self, scope: Scope, request_id: str) -> Headers:
         """Headers of every response, whatever became of the request."""
         headers = [("x-request-id", request_id)]

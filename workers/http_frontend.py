@@ -26,7 +26,7 @@ from workers.http_metrics import HttpMetrics
 from workers.http_prompts import Prompts
 from workers.http_server import make_server
 from workers.http_service import LiveService
-from workers.http_surfaces import surface_routes
+from workers.http_surfaces import surface_routes, surface_sockets
 from workers.http_text_pool import LiveTextPool
 from workers.process import WorkerContext
 
@@ -98,7 +98,8 @@ class HttpFrontend:
         prompts = Prompts(self._generations, self._pool, self._ids)
         surfaces = surface_routes(self._generations, prompts, self._config, self._context.spec.run_dir)
         table = {**routes(documents, self._generations, prompts), **surfaces}
-        app = HttpApp(self._config, table, self._keys, self._metrics, access_log)
+        sockets = surface_sockets(self._generations, prompts, self._keys, access_log)
+        app = HttpApp(self._config, table, self._keys, self._metrics, access_log, sockets)
         servers = [make_server(app, self._config)]
         if self._config.unix_socket and self._context.spec.index == 0:
             servers.append(make_server(app, self._config, unix_socket=self._config.unix_socket))

@@ -31,6 +31,10 @@ class LmStudioRoutes:
         self._generations = generations
         self._store = store
 
+    async def greet(self, _exchange: Exchange) -> Response:
+        """GET /lmstudio-greeting: where the SDKs look for a server."""
+        return json_response({"lmstudio": True})
+
     async def v0_models(self, _exchange: Exchange) -> Response:
         """GET /api/v0/models"""
         return json_response(v0_models(self._generations.accepting()))

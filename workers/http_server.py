@@ -13,14 +13,15 @@ from granian.server.embed import Server
 from sparkinfer.config import ServerConfig
 from sparkinfer.errors import ConfigError
 from workers.http_exchange import Connection, Scope
+from workers.http_socket import SocketConnection
 
 CONNECTIONS = 4096  # accepted at once, and waiting to be accepted; granian's own default answers 128 streams at most
 
 
 class RsgiApp(Protocol):
-    """What granian calls for every request."""
+    """What granian calls for every request and every WebSocket."""
 
-    async def __rsgi__(self, scope: Scope, connection: Connection) -> None: ...
+    async def __rsgi__(self, scope: Scope, connection: Connection | SocketConnection) -> None: ...
 
 
 def make_server(app: RsgiApp, config: ServerConfig, *, unix_socket: str = "") -> Server:
@@ -38,7 +39,7 @@ def make_server(app: RsgiApp, config: ServerConfig, *, unix_socket: str = "") ->
         interface=Interfaces.RSGI,
         http=HTTPModes.http1,
         http1_settings=HTTP1Settings(max_buffer_size=config.max_header_kib << 10),
-        websockets=False,
+        websockets=True,
         backlog=CONNECTIONS,
         backpressure=CONNECTIONS,
         log_enabled=False,

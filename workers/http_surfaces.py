@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+
 from sparkinfer.config import ServerConfig
+from workers.http_access_log import AccessLog
 from workers.http_anthropic import AnthropicRoutes
-from workers.http_app import Routes
+from workers.http_api_keys import ApiKeys
+from workers.http_app import Routes, SocketRoutes
 from workers.http_generations import Generations
 from workers.http_lmstudio import LmStudioRoutes
+from workers.http_lmstudio_calls import NAMESPACES, LmStudioCalls
+from workers.http_lmstudio_socket import LmStudioSockets
 from workers.http_ollama import OllamaRoutes
 from workers.http_prompts import Prompts
 from workers.http_responses import ResponsesRoutes, open_store
@@ -27,6 +33,14 @@ def surface_routes(generations: Generations, prompts: Prompts, config: ServerCon
         **_ollama_routes(OllamaRoutes(generations)),
         **_lmstudio_routes(LmStudioRoutes(generations, store)),
     }
+
+
+def surface_sockets(
+    generations: Generations, prompts: Prompts, keys: ApiKeys, access_log: AccessLog
+) -> SocketRoutes:
+    """Path -> what serves a WebSocket there."""
+    lmstudio = LmStudioSockets(generations, LmStudioCalls(generations, prompts), keys, access_log)
+    return {f"/{name}": functools.partial(lmstudio.serve, namespace=name) for name in NAMESPACES}
 
 
 def _ollama_routes(ollama: OllamaRoutes) -> Routes:
@@ -51,6 +65,7 @@ def _ollama_routes(ollama: OllamaRoutes) -> Routes:
 
 def _lmstudio_routes(lmstudio: LmStudioRoutes) -> Routes:
     return {
+        "/lmstudio-greeting": {"GET": lmstudio.greet},
         "/api/v0/models": {"GET": lmstudio.v0_models},
         "/api/v0/models/{id}": {"GET": lmstudio.v0_model},
         "/api/v0/chat/completions": {"POST": lmstudio.v0_chat},

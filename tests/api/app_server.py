@@ -33,7 +33,7 @@ from workers.http_metrics import HttpMetrics
 from workers.http_processes import ProcessSample
 from workers.http_prompts import Prompts
 from workers.http_server import make_server
-from workers.http_surfaces import surface_routes
+from workers.http_surfaces import surface_routes, surface_sockets
 from workers.http_text_pool import PromptQuestion
 
 Script = Callable[[Request], Iterable[list[TextEvent] | EllipsisType]]
@@ -189,7 +189,8 @@ class AppServer:
             **routes(documents, self.generations, prompts),
             **surface_routes(self.generations, prompts, self.config, run_dir=""),
         }
-        app = HttpApp(self.config, table, self.keys, metrics, access_log)
+        sockets = surface_sockets(self.generations, prompts, self.keys, access_log)
+        app = HttpApp(self.config, table, self.keys, metrics, access_log, sockets)
         config = dataclasses.replace(self.config, port=self.port)
         self._server = make_server(app, config, unix_socket=self._unix_socket)
         serving = asyncio.ensure_future(self._server.serve())
