@@ -9,8 +9,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from kernels.spans import Spans, pack_spans
 from sparkinfer.engine.scheduler_output import ScheduledSequence, SchedulerOutput
-from sparkinfer.model.cuda.prefill import Chunk, PrefillBatch
+from sparkinfer.model.cuda.prefill import PrefillBatch
 
 WARM_UP_TOKENS = 80  # more than the delta rule takes at once
 
@@ -71,23 +72,23 @@ class CudaInputBatch:
 
     def _batch(self, parts: Sequence[tuple[int, int, list[int]]]) -> PrefillBatch:
         """parts: (slot, start, token_ids) of each chunk."""
-        chunks: list[Chunk] = []
         input_ids: list[int] = []
         slots: list[int] = []
         positions: list[int] = []
-        first = 0
         for slot, start, token_ids in parts:
-            end = first + len(token_ids)
-            chunks.append(Chunk(slice(first, end), slot, start, len(token_ids), self.block_tables[slot]))
             input_ids += token_ids
             slots += [slot] * len(token_ids)
             positions += range(start, start + len(token_ids))
-            first = end
         kv_rows = self._kv_rows(np.array(slots, np.int64), np.array(positions, np.int64))
         tensors = self.upload(np.stack((np.array(input_ids, np.int64), np.array(positions, np.int64), kv_rows)))
-        return PrefillBatch(tensors[0], tensors[1], tensors[2], chunks)
+        return PrefillBatch(tensors[0], tensors[1], tensors[2], self._spans(parts, len(input_ids)))
 
-    def upload(self, array: npt.NDArray[np.int64]) -> Tensor:
+    def _spans(self, parts: Sequence[tuple[int, int, list[int]]], num_tokens: int) -> Spans:
+        counts = [(slot, start, len(token_ids)) for slot, start, token_ids in parts]
+        sequences, chunks, tiles = map(self.upload, pack_spans(counts, len(parts), num_tokens))
+        return Spans(sequences, chunks, tiles, self.block_tables)
+
+    def upload(self, array: npt.NDArray[np.int64] | npt.NDArray[np.int32]) -> Tensor:
         """The array on the device, without waiting for anything."""
         source = torch.from_numpy(array)
         if self._device.type == "cpu":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -21,6 +23,20 @@ def matrix(weight: QuantWeight, dtype: torch.dtype) -> Tensor:
         return reference_dequantize(weight).to(dtype)
     out = torch.empty(weight.num_rows, weight.num_cols, dtype=dtype, device=weight.quants.device)
     dequantize(weight, out)
+    return out
+
+
+def matrices(weights: Sequence[QuantWeight], dtype: torch.dtype) -> Tensor:
+    """Several matrices of one width, rows end to end: [rows of all, num_cols] in `dtype`."""
+    if len(weights) == 1:
+        return matrix(weights[0], dtype)
+    first = weights[0].quants
+    out = torch.empty(sum(w.num_rows for w in weights), weights[0].num_cols, dtype=dtype, device=first.device)
+    for weight, target in zip(weights, torch.split(out, [w.num_rows for w in weights])):
+        if weight.format.is_float or not first.is_cuda:
+            target.copy_(matrix(weight, dtype))
+        else:
+            dequantize(weight, target)
     return out
 
 
