@@ -16,7 +16,7 @@ from typing import Protocol
 
 from ipc.messages import Delta, Failed, Finished, Started, TextEvent, Tokenized
 from sparkinfer.api.generation import Generation
-from sparkinfer.api.reply import Choice, Reply
+from sparkinfer.api.reply import Choice, KeptReply, Reply
 from sparkinfer.api.usage import Usage
 from sparkinfer.errors import RequestError
 from sparkinfer.request import FinishReason, RequestId
@@ -46,7 +46,7 @@ class Body(Protocol):
 class StreamBody:
     """Chunks, one write per flush. Until a transport is attached they wait."""
 
-    __slots__ = ("_chunks", "_meter", "_reply", "_send_usage", "_transport", "quiet_ticks")
+    __slots__ = ("_chunks", "_meter", "_reply", "_send_usage", "_transport", "_usage", "quiet_ticks")
 
     def __init__(self, reply: Reply, send_usage: bool) -> None:
         self._reply = reply
@@ -54,6 +54,7 @@ class StreamBody:
         self._chunks: list[bytes] = []
         self._transport: Transport | None = None
         self._meter: UnreadMeter | None = None
+        self._usage: Usage | None = None  # of an answer that has ended and is to be settled
         self.quiet_ticks = 0  # turns of the keep-alive clock since the last write
 
     @property
@@ -70,7 +71,17 @@ class StreamBody:
         self._chunks.append(self._reply.finish(index, finish_reason, stop_string))
 
     def end(self, usage: Usage) -> None:
-        self._chunks.append(self._reply.end(usage if self._send_usage else None))
+        if isinstance(self._reply, KeptReply):
+            self._usage = usage
+        else:
+            self._chunks.append(self._reply.end(usage if self._send_usage else None))
+
+    async def settle(self) -> None:
+        """The answer is over: what an answer that is kept says last."""
+        if self._usage is not None and isinstance(self._reply, KeptReply):
+            await self._reply.keep(None, self._usage)
+            self._chunks.append(self._reply.end(self._usage))
+            self.flush()
 
     def fail(self, error: RequestError) -> None:
         self._chunks.append(self._reply.failure(error))
@@ -135,6 +146,8 @@ class WholeBody:
 
     async def document(self) -> bytes:
         """The whole answer; thousands of log-probabilities are written on a thread, beside everybody's streams."""
+        if isinstance(self._reply, KeptReply):
+            await self._reply.keep(self._choices, self._usage)
         num_entries = sum(1 + len(entry.top) for choice in self._choices for entry in choice.logprobs or ())
         if num_entries <= MAX_ENTRIES_AT_ONCE:
             return self._reply.document(self._choices, self._usage)

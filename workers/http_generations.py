@@ -10,6 +10,7 @@ import functools
 import itertools
 import secrets
 import time
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from sparkinfer.api.chat import parse_chat
@@ -30,6 +31,8 @@ from workers.http_metrics import HttpMetrics, outcome_of
 from workers.http_service import Service
 from workers.http_slow_clients import Connections, UnreadMeter
 from workers.http_text_pool import TextPool
+
+Prepare = Callable[[Object], Awaitable[None]]
 
 CLIENT_GONE = 499  # nginx's number for a client that left first; only ever seen in metrics
 
@@ -110,8 +113,8 @@ class Generations:
             raise RequestError(503, "The model is not ready; please retry", code="not_ready")
         return info
 
-    async def run(self, exchange: Exchange, plan: Plan) -> Response | None:
-        """Answer `exchange` as `plan` understands its body."""
+    async def run(self, exchange: Exchange, plan: Plan, prepare: Prepare | None = None) -> Response | None:
+        """Answer `exchange` as `plan` understands its body. prepare: looks up what the plan will need of the body."""
         received_at = exchange.received_at
         self.num_requests += 1
         self._metrics.requests.inc()
@@ -119,7 +122,10 @@ class Generations:
         error: RequestError | None = RequestError(500, "Internal error")  # unless it ends in another way
         try:
             info = self.accepting()
-            generation, make_reply = plan(await exchange.json_object(), info, self._request_ids.new)
+            content = await exchange.json_object()
+            if prepare is not None:
+                await prepare(content)
+            generation, make_reply = plan(content, info, self._request_ids.new)
             generation = generation.of_client(
                 exchange.client_id, explain_cache=exchange.header("x-sparkinfer-explain-cache") == "1"
             )
@@ -163,9 +169,12 @@ class Generations:
             if answer.is_cancelled:
                 exchange.sent_status = CLIENT_GONE
                 return None
-            if isinstance(body, WholeBody) and answer.error is not None:
+            if isinstance(body, StreamBody):
+                await body.settle()
+                return None
+            if answer.error is not None:
                 raise answer.error
-            return Response(200, await body.document()) if isinstance(body, WholeBody) else None
+            return Response(200, await body.document())
         finally:
             watcher.cancel()
             self._abandon(answer)

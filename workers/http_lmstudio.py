@@ -14,11 +14,12 @@ from sparkinfer.api.lmstudio.v1_reply import LmStudioReply
 from sparkinfer.api.lmstudio.v1_request import LmStudioChat, parse_v1_chat
 from sparkinfer.api.model_facts import check_model_name
 from sparkinfer.api.models import ModelInfo
-from sparkinfer.api.responses.store import ResponseStore, StoredResponse
+from sparkinfer.api.responses.store import StoredResponse
 from sparkinfer.api.schema import Object, read_str
 from sparkinfer.errors import RequestError
 from workers.http_exchange import Exchange, Response, json_response
 from workers.http_generations import Generations
+from workers.http_response_store import Items, ResponseKeeper
 
 V0_MODEL_PREFIX = "/api/v0/models/"
 
@@ -26,7 +27,7 @@ V0_MODEL_PREFIX = "/api/v0/models/"
 class LmStudioRoutes:
     """Handlers of /api/v0 and /api/v1."""
 
-    def __init__(self, generations: Generations, store: ResponseStore) -> None:
+    def __init__(self, generations: Generations, store: ResponseKeeper) -> None:
         """store: where chats are kept whose clients go on by id."""
         self._generations = generations
         self._store = store
@@ -59,7 +60,13 @@ class LmStudioRoutes:
 
     async def v1_chat(self, exchange: Exchange) -> Response | None:
         """POST /api/v1/chat"""
-        return await self._generations.run(exchange, functools.partial(self._plan_v1, exchange.client_id))
+        history: Items = []
+
+        async def look_up(body: Object) -> None:
+            history.extend(await self._store.history(exchange.client_id, body))
+
+        plan = functools.partial(self._plan_v1, exchange.client_id, history)
+        return await self._generations.run(exchange, plan, look_up)
 
     async def no_embeddings(self, _exchange: Exchange) -> Response:
         """POST /api/v0/embeddings"""
@@ -70,16 +77,16 @@ class LmStudioRoutes:
         raise RequestError(501, "this server has one model, and its operator chooses it")
 
     def _plan_v1(
-        self, owner: int, body: Object, info: ModelInfo, new_request_id: NewRequestId
+        self, owner: int, history: Items, body: Object, info: ModelInfo, new_request_id: NewRequestId
     ) -> tuple[Generation, MakeReply]:
-        asked = parse_v1_chat(body, info, new_request_id, functools.partial(self._store.history, owner))
+        asked = parse_v1_chat(body, info, new_request_id, lambda _: history)
         save = functools.partial(self._save, owner, asked) if asked.store else None
         return asked.generation, functools.partial(LmStudioReply, model=info.model, save=save)
 
-    def _save(self, owner: int, asked: LmStudioChat, response_id: str, blocks: list[Block]) -> None:
+    async def _save(self, owner: int, asked: LmStudioChat, response_id: str, blocks: list[Block]) -> bool:
         output = [_item(block) for block in blocks]
         response = {"id": response_id, "object": "response", "status": "completed", "output": output}
-        self._store.put(owner, StoredResponse(response, asked.items))
+        return await self._store.put(owner, StoredResponse(response, asked.items))
 
 
 def _item(block: Block) -> dict[str, object]:

@@ -15,12 +15,13 @@ from workers.http_lmstudio_calls import NAMESPACES, LmStudioCalls
 from workers.http_lmstudio_socket import LmStudioSockets
 from workers.http_ollama import OllamaRoutes
 from workers.http_prompts import Prompts
-from workers.http_responses import ResponsesRoutes, open_store
+from workers.http_response_store import open_keeper
+from workers.http_responses import ResponsesRoutes
 
 
 def surface_routes(generations: Generations, prompts: Prompts, config: ServerConfig, run_dir: str) -> Routes:
     """Route template -> method -> handler. Raises ConfigError when responses cannot be stored where they should."""
-    store = open_store(config, run_dir)
+    store = open_keeper(config, run_dir)
     anthropic = AnthropicRoutes(generations, prompts, config)
     responses = ResponsesRoutes(generations, prompts, store)
     return {

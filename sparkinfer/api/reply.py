@@ -6,7 +6,7 @@ A surface implements Reply; the worker decides when its methods are called and w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -113,3 +113,11 @@ class Reply(Protocol):
 
     def document(self, choices: Sequence[Choice], usage: Usage) -> bytes:
         """The whole answer."""
+
+
+@runtime_checkable
+class KeptReply(Reply, Protocol):
+    """A Reply whose last bytes say whether the answer was kept."""
+
+    async def keep(self, choices: Sequence[Choice] | None, usage: Usage) -> None:
+        """Keep the answer, before `document` is called, or `end` where choices is None."""

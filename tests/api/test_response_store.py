@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx
 import pytest
 
 from sparkinfer.api.responses.store import ResponseStore, StoredResponse
+from sparkinfer.config import ServerConfig
+from sparkinfer.doctor.sse_events import parse_events
 from sparkinfer.errors import ConfigError, RequestError
+from tests.api.app_server import AppServer
 
 
 def stored(name: str, size: int = 0) -> StoredResponse:
@@ -47,13 +54,13 @@ def test_bytes_are_bounded_too() -> None:
     for name in ("a", "b", "c"):
         store.put(0, stored(name, 400))
     assert names(store, "a", "b", "c") == ["b", "c"]
-    store.put(0, stored("huge", 2000))
-    assert names(store, "b", "c", "huge") == []
+    assert not store.put(1, stored("huge", 2000))  # and costs the others nothing
+    assert names(store, "b", "c", "huge") == ["b", "c"]
 
 
 def test_nothing_is_kept_where_nothing_may_be() -> None:
     store = ResponseStore(":memory:", 0, 1 << 20)
-    store.put(0, stored("a"))
+    assert not store.put(0, stored("a"))
     assert names(store, "a") == []
 
 
@@ -79,3 +86,40 @@ def test_a_file_that_is_no_database(tmp_path: Path) -> None:
     path.write_text("not a database, and long enough to be told from an empty one" * 100)
     with pytest.raises(ConfigError, match="responses_directory"):
         ResponseStore(str(path), 10, 1 << 20)
+
+
+def test_a_database_that_takes_nothing() -> None:
+    store = ResponseStore(":memory:", 10, 1 << 20)
+    assert store.put(0, stored("a"))
+    store._database.execute("PRAGMA query_only = 1")  # as on a disk that is full
+    assert not store.put(0, stored("b"))
+    with pytest.raises(RequestError) as raised:
+        store.delete(0, "a")
+    assert raised.value.status == 503
+    store.close()
+    for read in (store.get, store.history):
+        with pytest.raises(RequestError) as raised:
+            read(0, "a")
+        assert raised.value.status == 503
+
+
+def test_nobody_waits_for_a_database_that_another_process_writes_to(tmp_path: Path) -> None:
+    config = ServerConfig(responses_directory=str(tmp_path))
+    with AppServer(config) as app, httpx.Client(base_url=app.url, timeout=20) as http, ThreadPoolExecutor() as threads:
+        kept = http.post("/v1/responses", json={"input": "x", "store": True}).json()
+        assert kept["store"] is True
+        with contextlib.closing(sqlite3.connect(tmp_path / "responses.sqlite", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            asked = threads.submit(http.post, "/v1/responses", json={"input": "y", "store": True, "stream": True})
+            while app.pool.submitted.qsize() < 2 or len(app.pool.router):
+                threading.Event().wait(0.01)
+            assert http.post("/v1/responses", json={"input": "z"}).status_code == 200
+            assert not asked.done()
+            body = {"input": "w", "previous_response_id": kept["id"]}
+            assert http.post("/v1/responses", json=body).status_code == 200
+            assert http.delete(f"/v1/responses/{kept['id']}").status_code == 503
+            done = parse_events(asked.result().text)[-1].data["response"]
+            assert (done["status"], done["store"]) == ("completed", False)
+            assert http.get(f"/v1/responses/{done['id']}").status_code == 404
+            other.execute("ROLLBACK")
+        assert http.delete(f"/v1/responses/{kept['id']}").status_code == 200

@@ -5,7 +5,7 @@ Knows no process. No tools are offered on this route, so there are no calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from sparkinfer.api import sse
@@ -16,7 +16,7 @@ from sparkinfer.api.usage import Usage
 from sparkinfer.errors import RequestError
 from sparkinfer.request import FinishReason
 
-Save = Callable[[str, list[Block]], None]  # takes the id and the blocks of a finished answer
+Save = Callable[[str, list[Block]], Awaitable[bool]]  # keeps a finished answer, its id and blocks; whether it could
 
 _NAMES = {"reasoning": "reasoning", "content": "message"}
 
@@ -34,6 +34,7 @@ class LmStudioReply:
         self._blocks = BlockSequence()
         self._open: Block | None = None
         self._is_prefill = True
+        self._is_kept = False
 
     def start(self, index: int, echo: str, num_prompt_tokens: int) -> bytes:
         opening = _event("chat.start", model_instance_id=self._model)
@@ -59,8 +60,12 @@ class LmStudioReply:
     def end(self, usage: Usage | None) -> bytes:
         return _event("chat.end", result=self._result(self._blocks.blocks, usage or Usage()))
 
+    async def keep(self, choices: Sequence[Choice] | None, usage: Usage) -> None:
+        blocks = self._blocks.blocks if choices is None else choices[0].blocks.blocks
+        self._is_kept = self._save is not None and await self._save(self._id, _shown(blocks))
+
     def failure(self, error: RequestError) -> bytes:
-        result = self._result(self._blocks.blocks, Usage(), is_complete=False)
+        result = self._result(self._blocks.blocks, Usage())
         return self._close() + _event("error", error=lmstudio_error(error)) + _event("chat.end", result=result)
 
     def document(self, choices: Sequence[Choice], usage: Usage) -> bytes:
@@ -76,17 +81,17 @@ class LmStudioReply:
         block, self._open = self._open, None
         return b"" if block is None else _event(f"{_NAMES[block.kind]}.end")
 
-    def _result(self, blocks: list[Block], usage: Usage, *, is_complete: bool = True) -> dict[str, Any]:
-        shown = [block for block in blocks if block.kind in _NAMES]
-        result: dict[str, Any] = {
+    def _result(self, blocks: list[Block], usage: Usage) -> dict[str, Any]:
+        return {
             "model_instance_id": self._model,
-            "output": [{"type": _NAMES[block.kind], "content": block.text} for block in shown],
+            "output": [{"type": _NAMES[block.kind], "content": block.text} for block in _shown(blocks)],
             "stats": _stats(usage),
+            **({"response_id": self._id} if self._is_kept else {}),
         }
-        if self._save is not None and is_complete:
-            self._save(self._id, shown)
-            result["response_id"] = self._id
-        return result
+
+
+def _shown(blocks: list[Block]) -> list[Block]:
+    return [block for block in blocks if block.kind in _NAMES]
 
 
 def _event(kind: str, **fields: Any) -> bytes:

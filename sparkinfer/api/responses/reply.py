@@ -6,7 +6,7 @@ OpenAI's own helper wait for that event, and the former takes response.incomplet
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from sparkinfer.api import sse
@@ -19,7 +19,7 @@ from sparkinfer.api.usage import Usage
 from sparkinfer.errors import RequestError
 from sparkinfer.request import FinishReason
 
-Save = Callable[[dict[str, Any]], None]  # takes the finished response
+Save = Callable[[dict[str, Any]], Awaitable[bool]]  # keeps the finished response; whether it could
 
 
 class ResponsesReply:
@@ -28,7 +28,7 @@ class ResponsesReply:
     stream_headers = sse.HEADERS
 
     def __init__(self, reply_id: str, created: int, asked: ResponsesRequest, save: Save) -> None:
-        """reply_id: hexadecimal, unique; created: Unix time; save: called once, when the response is complete."""
+        """reply_id: hexadecimal, unique; created: Unix time; save: called once, with what is to be stored."""
         self._head: dict[str, Any] = {"id": f"resp_{reply_id}", "object": "response", "created_at": created}
         self._echoed = asked.echoed | {"store": asked.store}
         self._save = save
@@ -63,7 +63,6 @@ class ResponsesReply:
 
     def end(self, usage: Usage | None) -> bytes:
         response = self._response(self._final_status, self._output, usage)
-        self._save(response)
         return self._event("response.completed", {"response": response})
 
     def failure(self, error: RequestError) -> bytes:
@@ -75,17 +74,25 @@ class ResponsesReply:
         )
 
     def document(self, choices: Sequence[Choice], usage: Usage) -> bytes:
-        choice = choices[0]
+        return sse.encode_json(self._whole(choices[0], usage))
+
+    async def keep(self, choices: Sequence[Choice] | None, usage: Usage) -> None:
+        if not self._echoed["store"]:
+            return
+        if choices is None:
+            response = self._response(self._final_status, self._output, usage)
+        else:
+            response = self._whole(choices[0], usage)
+        self._echoed["store"] = await self._save(response)
+
+    def _whole(self, choice: Choice, usage: Usage) -> dict[str, Any]:
         self._is_cut = choice.finish_reason is FinishReason.LENGTH
         blocks = choice.blocks.blocks or [Block("content")]
-        for block in blocks:
-            self._position += 1
-            is_last = block is blocks[-1]
-            status = self._final_status if is_last else "completed"
-            self._output.append(self._items.whole(block, self._position, status))
-        response = self._response(self._final_status, self._output, usage)
-        self._save(response)
-        return sse.encode_json(response)
+        output = [
+            self._items.whole(block, position, self._final_status if block is blocks[-1] else "completed")
+            for position, block in enumerate(blocks)
+        ]
+        return self._response(self._final_status, output, usage)
 
     @property
     def _final_status(self) -> str:

@@ -1,6 +1,6 @@
 """Responses that clients asked to keep: a bounded SQLite database that several processes share.
 
-Knows no HTTP. Every call takes a few milliseconds at most, so an event loop may wait for it.
+Knows no HTTP. One thread at a time. A call takes a few milliseconds, and longer while another process writes.
 """
 
 from __future__ import annotations
@@ -53,18 +53,25 @@ class ResponseStore:
         self._max_responses = max_responses
         self._max_bytes = max_bytes
         try:
-            self._database = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
+            self._database = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
             self._database.execute("PRAGMA journal_mode=WAL")
             self._database.execute("PRAGMA synchronous=NORMAL")
             self._database.execute(_SCHEMA)
         except sqlite3.Error as error:
             raise ConfigError(f"[server] responses_directory: {path}: {error}") from None
 
-    def put(self, owner: int, stored: StoredResponse) -> None:
-        """Keep a finished response. A full disk costs the response its keeping, and nothing else."""
+    def wait_at_most(self, seconds: float) -> None:
+        """How long the next calls wait for another process that writes."""
+        self._database.execute(f"PRAGMA busy_timeout = {max(0, int(seconds * 1000))}")
+
+    def put(self, owner: int, stored: StoredResponse) -> bool:
+        """Keep a finished response; False where there is no room for it, or the database takes nothing."""
         response = msgspec.json.encode(stored.response)
         items = msgspec.json.encode(stored.input)
-        row = (stored.response["id"], owner, len(response) + len(items), response, items)
+        num_bytes = len(response) + len(items)
+        if num_bytes > self._max_bytes or self._max_responses == 0:
+            return False
+        row = (stored.response["id"], owner, num_bytes, response, items)
         try:
             with self._database:
                 self._database.execute(
@@ -73,6 +80,8 @@ class ResponseStore:
                 self._database.execute(_EVICT, (self._max_responses, self._max_bytes))
         except sqlite3.Error as error:
             log.error("%s was not stored: %s", stored.response["id"], error)
+            return False
+        return True
 
     def get(self, owner: int, response_id: str) -> StoredResponse:
         """RequestError(404) when there is none of that id."""
@@ -83,14 +92,20 @@ class ResponseStore:
     def delete(self, owner: int, response_id: str) -> None:
         """RequestError(404) when there is none of that id."""
         self.get(owner, response_id)
-        with self._database:
-            self._database.execute("DELETE FROM responses WHERE id = ? AND owner = ?", (response_id, owner))
+        try:
+            with self._database:
+                self._database.execute("DELETE FROM responses WHERE id = ? AND owner = ?", (response_id, owner))
+        except sqlite3.Error as error:
+            log.error("%s was not deleted: %s", response_id[:64], error)
+            raise RequestError(503, "Stored responses cannot be changed at the moment") from None
 
     def history(self, owner: int, response_id: str) -> list[dict[str, Any]]:
         """All items up to and with that response; RequestError(400), as the API has it, when there is none."""
         try:
             stored = self.get(owner, response_id)
-        except RequestError:
+        except RequestError as error:
+            if error.status != 404:
+                raise
             raise RequestError(
                 400,
                 f"Previous response with id {response_id[:64]!r} not found. Responses are stored where a request "
