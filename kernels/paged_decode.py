@@ -25,7 +25,7 @@ from kernels.launch import INTERPRETED
 from kernels.quant_format import QuantActivation
 from kernels.rope_store_kv import HeadShape, rotated_heads, store_row
 
-NUM_SPLITS = 64  # programs per sequence and key head at long contexts: 2 heads fill 132 multiprocessors
+NUM_SPLITS = 128  # programs per sequence and key head at long contexts, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +100,14 @@ def _paged_decode_kernel(
         best = tl.full((BLOCK_G,), float("-inf"), tl.float32)
         total = tl.zeros((BLOCK_G,), tl.float32)
         acc = tl.zeros((BLOCK_G, D), tl.float32)
+        tables_ptr += m * stride_table
+        token = begin + tl.arange(0, TILE)
+        block = tl.load(tables_ptr + token // BLOCK_SIZE, mask=token < end, other=0)
         for start in tl.range(begin, end, TILE):
             token = start + tl.arange(0, TILE)
             seen = token < end
-            block = tl.load(tables_ptr + m * stride_table + token // BLOCK_SIZE, mask=seen, other=0)
+            later = token + TILE  # a tile ahead: the keys' addresses must not wait for it
+            later_block = tl.load(tables_ptr + later // BLOCK_SIZE, mask=later < end, other=0)
             row = (block.to(tl.int64) * BLOCK_SIZE + token % BLOCK_SIZE) * HK + kv_head
             k = tl.load(k_ptr + row[:, None] * D + offs_d[None, :], mask=seen[:, None], other=0.0).to(DOT)
             v = tl.load(v_ptr + row[:, None] * D + offs_d[None, :], mask=seen[:, None], other=0.0).to(DOT)
@@ -119,6 +123,7 @@ def _paged_decode_kernel(
                 p *= tl.load(v_scale_ptr + row, mask=seen, other=0.0).to(tl.float32)[None, :]
             acc = acc * shrink[:, None] + tl.dot(p.to(DOT), v)
             best = new_best
+            block = later_block
         place = (m * H + head) * SPLITS + split
         tl.store(partial_ptr + place[:, None] * D + offs_d[None, :], acc / total[:, None], mask=offs_g[:, None] < GROUP)
         tl.store(lse_ptr + place, best + tl.log(total), mask=offs_g < GROUP)
@@ -163,6 +168,7 @@ class AttentionTile:
     num_tokens: int
     num_warps: int
     num_stages: int
+    num_splits: int = 64
 
 
 def attention_tile(head_dim: int) -> AttentionTile:
@@ -202,9 +208,9 @@ def paged_decode(
     k_scale, v_scale = kv.scales or (kv.k, kv.v)
     q_norm, k_norm = norms or (inv_freq, inv_freq)
     options = {"launch_pdl": True} if pdl else {}
-    common = {"H": shape.num_q_heads, "D": shape.head_dim, "TILE": tile.num_tokens, "SPLITS": NUM_SPLITS,
+    common = {"H": shape.num_q_heads, "D": shape.head_dim, "TILE": tile.num_tokens, "SPLITS": tile.num_splits,
               "WINDOW": kv.window, "PDL": pdl, **options}
-    _paged_decode_kernel[(NUM_SPLITS, shape.num_kv_heads, num_seqs)](
+    _paged_decode_kernel[(tile.num_splits, shape.num_kv_heads, num_seqs)](
         projected, projected.stride(0), positions, inv_freq, q_norm, k_norm, eps, kv.k, kv.v, k_scale, v_scale,
         kv.block_tables, kv.block_tables.stride(0), kv.context_lens, partial, lse,
         shape.head_dim**-0.5 if scale is None else scale,
