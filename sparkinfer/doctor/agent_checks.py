@@ -43,16 +43,21 @@ def _claude_body(**fields: Any) -> dict[str, Any]:
     } | fields  # fmt: skip
 
 
+def _expect_turn(session: Session, **fields: Any) -> None:
+    """A stream that keeps its rules comes back."""
+    expect_no(check_messages_stream(session.post(MESSAGES, _claude_body(**fields), _ANTHROPIC).events()))
+
+
 def claude_stream(session: Session) -> None:
     """a streamed turn: blocks in order, the prompt's size at the start"""
-    answer = session.post(MESSAGES, _claude_body(), _ANTHROPIC)
-    expect_no(check_messages_stream(answer.events()))
+    _expect_turn(session)
 
 
 def claude_key(session: Session) -> None:
     """the key may come as x-api-key"""
     headers = _ANTHROPIC | ({"authorization": "", "x-api-key": session.key} if session.key else {})
-    session.post(MESSAGES, _claude_body(stream=False), headers)
+    reply = session.post(MESSAGES, _claude_body(stream=False), headers).json()
+    expect_keys(reply, "id", "type", "role", "content", "model", "stop_reason", "usage")
 
 
 def claude_count(session: Session) -> None:
@@ -68,7 +73,7 @@ def claude_late_system(session: Session) -> None:
         {"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hello."},
         {"role": "system", "content": "Plan mode is on."}, {"role": "user", "content": "Go on."},
     ]  # fmt: skip
-    session.post(MESSAGES, _claude_body(messages=messages), _ANTHROPIC)
+    _expect_turn(session, messages=messages)
 
 
 def claude_history(session: Session) -> None:
@@ -81,7 +86,7 @@ def claude_history(session: Session) -> None:
         {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm.", "signature": "sig"}, call]},
         {"role": "user", "content": [result, {"type": "text", "text": "And?"}]},
     ]
-    session.post(MESSAGES, _claude_body(messages=messages), _ANTHROPIC)
+    _expect_turn(session, messages=messages)
 
 
 def claude_call(session: Session) -> None:
@@ -104,7 +109,7 @@ def claude_cache(session: Session) -> None:
 def claude_server_tools(session: Session) -> None:
     """tools that Anthropic runs are passed over"""
     search = {"type": "web_search_20250305", "name": "web_search", "max_uses": 5}
-    session.post(MESSAGES, _claude_body(tools=[_TOOL, search]), _ANTHROPIC)
+    _expect_turn(session, tools=[_TOOL, search])
 
 
 def claude_overflow(session: Session) -> None:
@@ -172,7 +177,7 @@ def codex_history(session: Session) -> None:
         {"type": "function_call_output", "call_id": "c3", "output": "text"},
         {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "Now stop."}]},
     ]
-    session.post(RESPONSES, _codex_body(input=items))
+    expect_no(check_responses_stream(session.post(RESPONSES, _codex_body(input=items)).events()))
 
 
 def codex_call(session: Session) -> None:

@@ -91,7 +91,9 @@ def tools(session: Session) -> None:
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "content": "18 C", "tool_name": "get_weather"},
     ]
-    session.post("/api/chat", _body(session, messages=messages, tools=[{"type": "function", "function": WEATHER}]))
+    offered = [{"type": "function", "function": WEATHER}]
+    answer = session.post("/api/chat", _body(session, messages=messages, tools=offered))
+    expect_no(check_ollama_stream(answer.text, is_chat=True))
 
 
 def unknown_model(session: Session) -> None:

@@ -40,6 +40,12 @@ def too_long(session: Session) -> str:
     return "word " * (int(session.get("/v1/info")["max_context"]) + 64)
 
 
+def expect_answer(session: Session, body: dict[str, Any]) -> None:
+    """An assistant's message comes back."""
+    (choice,) = session.post(CHAT, body).json()["choices"]
+    expect(choice["message"]["role"] == "assistant" and choice["finish_reason"], "no assistant message")
+
+
 def models(session: Session) -> None:
     """GET /v1/models lists the model"""
     (model,) = session.get("/v1/models")["data"]
@@ -85,7 +91,7 @@ def completion(session: Session) -> None:
 
 def offered_tool(session: Session) -> None:
     """a tool may be offered"""
-    session.post(CHAT, chat_body(tools=[{"type": "function", "function": WEATHER}]))
+    expect_answer(session, chat_body(tools=[{"type": "function", "function": WEATHER}]))
 
 
 def forced_call(session: Session) -> None:
@@ -109,7 +115,7 @@ def call_history(session: Session) -> None:
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "call_abc-123456", "content": [{"type": "text", "text": "18 C"}]},
     ]
-    session.post(CHAT, chat_body(messages=messages, tools=[{"type": "function", "function": WEATHER}]))
+    expect_answer(session, chat_body(messages=messages, tools=[{"type": "function", "function": WEATHER}]))
 
 
 def json_schema(session: Session) -> None:
@@ -142,7 +148,7 @@ def late_system(session: Session) -> None:
         {"role": "system", "content": "Be brief."}, *HELLO, {"role": "assistant", "content": "Hello."},
         {"role": "developer", "content": "Now be long."}, *HELLO,
     ]  # fmt: skip
-    session.post(CHAT, chat_body(messages=messages))
+    expect_answer(session, chat_body(messages=messages))
 
 
 def preflight(session: Session) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socketserver
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,8 +13,9 @@ import pytest
 
 from ipc.messages import Delta, Failed, Started, TokenLogprob
 from sparkinfer.config import ServerConfig
-from sparkinfer.doctor.__main__ import CLIENTS, main
+from sparkinfer.doctor.__main__ import CLIENTS, MAX_SILENT, main
 from sparkinfer.doctor.chat_stream import check_chat_stream
+from sparkinfer.doctor.session import shortened
 from sparkinfer.doctor.sse_events import SseEvent
 from sparkinfer.request import ChatPrompt, FinishReason, Request
 from tests.api.app_server import INFO, AppServer, finished
@@ -96,9 +98,55 @@ def test_a_server_of_another_kind_fails_every_check_that_matters(
     finally:
         server.shutdown()
         server.server_close()
+    lines = capsys.readouterr().out.splitlines()
+    passed = [line for line in lines if "  ok    " in line]
+    assert passed == []
+    assert len(lines) == 2 * sum(map(len, CLIENTS.values())) + 1
+
+
+class Silent(socketserver.StreamRequestHandler):
+    """Takes a request; sends `lines` for ever."""
+
+    lines = b""
+
+    def handle(self) -> None:
+        self.rfile.readline()
+        try:
+            while not over.wait(0.02):
+                self.wfile.write(self.lines)
+        except ConnectionError:
+            pass
+
+
+over = threading.Event()
+TRICKLE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n: hi\n\n"
+
+
+@pytest.mark.parametrize("lines", [b"", TRICKLE])
+def test_a_server_that_does_not_come_to_an_end_is_given_up(capsys: pytest.CaptureFixture[str], lines: bytes) -> None:
+    over.clear()
+    server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), type("Handler", (Silent,), {"lines": lines}))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        assert main([f"http://127.0.0.1:{server.server_address[1]}", "--timeout", "0.2"]) == 1
+    finally:
+        over.set()
+        server.shutdown()
+        server.server_close()
     printed = capsys.readouterr().out
-    assert printed.count(" FAIL ") > 30
-    assert "Traceback" not in printed
+    assert printed.count("no whole answer within 0.2 s") == MAX_SILENT
+    assert "no more checks" in printed
+
+
+@pytest.mark.parametrize("url", ["http://", "", "http://127.0.0.1:99999", "ftp://127.0.0.1", "http://a:b"])
+def test_what_is_no_url(url: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([url])
+    assert ended.value.code == 2
+
+
+def test_what_a_server_says_stays_on_its_line() -> None:
+    assert shortened("<html>\n\x1b[2J  <body>\r\n") == "<html> [2J <body>"
 
 
 def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
