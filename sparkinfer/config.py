@@ -90,7 +90,7 @@ class EngineConfig:
     threads: int = _limited(0, low=0, high=1024)           # CPU threads of the forward; 0: all this process may use
     block_size: int = _limited(16, low=1, high=256)        # tokens per KV block
     kv_cache_gib: float = _limited(0.0, low=0, high=4096)  # 0: what max_num_seqs contexts need, within memory
-    kv_dtype: str = _limited("auto", choices=("auto", "f32", "bf16", "int8"))  # "auto": f32 on the CPU, else bf16
+    kv_dtype: str = _limited("auto", choices=("auto", "f32", "f16", "bf16", "int8"))  # "auto": f16 on CPUs, else bf16
     deterministic: bool = False                # the same bits whatever else runs; greedy where a request says nothing
 
 

@@ -7,8 +7,11 @@ not see add exact zeros.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
+from kernels.cpu.attention_tile import ELEMENT_BYTES, gather, scores
 from kernels.cpu.program import (
     BLOCK_SIZE,
     PARTIALS,
@@ -18,7 +21,9 @@ from kernels.cpu.program import (
     TABLE_BYTES,
     TABLES,
     jit_kernel,
+    jit_kernels,
     jit_part,
+    specialised,
 )
 from kernels.cpu.rows import jit_quantize, jit_sigmoid
 from kernels.cpu.simd import (
@@ -29,20 +34,17 @@ from kernels.cpu.simd import (
     exponential,
     largest_of,
     load,
-    load_bf16,
     load_f16,
-    load_i8,
     load_i32,
     load_i64,
     maximum,
     multiply_add,
     prefetch,
     spread,
-    spread_at,
     store,
+    store_f32,
     store_i64,
     sum_of,
-    transpose,
     where_first,
 )
 
@@ -51,67 +53,17 @@ MAX_QUERIES = 32                       # query vectors of one unit: rows times q
 LOWEST = np.float32(-1e30)             # below every score; finite, so that differences are numbers
 MINUS_INFINITY = np.float32(-np.inf)
 ZERO = np.float32(0.0)
-KV_F32, KV_BF16, KV_INT8 = 0, 1, 2
+WEIGHTS_BYTES = (MAX_QUERIES + 3) * TILE * 4
 STATE = 128                            # bytes before the sums of a query vector: its maximum, its total, 16 floats each
+SCALES_AT, LOCATED = 512, 1024         # of a tile's rows: offsets in bytes, then scales of the keys and of the values
+KIND, WIDTH, HAS_SCALES = "", 0, False  # in the functions of a kernel: its pool's
+scale: Any = None                       # and there _scale and _attend_tile for it
+attend_tile: Any = None
 
 
 def scratch_bytes(head_dim: int) -> int:
     """What one thread needs."""
-    state = MAX_QUERIES * (STATE + 4 * head_dim)
-    return 3 * 8 * TILE + 4 * TILE * head_dim * 4 + (MAX_QUERIES + 4) * TILE * 4 + 2 * state + 4096
-
-
-@jit_part(Void, Address, Address, Int, Int, Int, Address, Int, Int, Int, Int, Int, Address, Address)
-def jit_locate(cache, scale, kind, first, end, table, block_size, row_bytes, heads, head, head_dim, addresses, values):
-    """Addresses of the 64 rows from `first` on, on their way to the cache; floats, copied if need be.
-
-    Behind `end` the last row is repeated.
-    """
-    cache += head * (row_bytes // heads)
-    block, offset, row, count = first // block_size, first % block_size, 0, end - first
-    for j in range(TILE):
-        if j < count:
-            if offset == block_size:
-                block, offset = block + 1, 0
-            row = load_i32(table + 4 * block) * block_size + offset
-            offset += 1
-        at = cache + row * row_bytes
-        for i in range(0, row_bytes // heads, 64):
-            prefetch(at + i)
-        if kind == KV_F32:
-            store_i64(addresses + 8 * j, at)
-            continue
-        out = values + j * head_dim * 4
-        store_i64(addresses + 8 * j, out)
-        if kind == KV_BF16:
-            for i in range(0, head_dim, 16):
-                store(out + 4 * i, load_bf16(at + 2 * i))
-        else:
-            factor = spread(load_f16(scale + 2 * (row * heads + head)))
-            for i in range(0, head_dim, 16):
-                store(out + 4 * i, load_i8(at + i) * factor)
-
-
-@jit_part(Void, Address, Address, Address, Address, Address, Int, Int, Address)
-def jit_scores(q0, q1, q2, q3, keys, groups, head_dim, out):
-    """Products of four queries and up to 64 keys; keys: [groups][head_dim][16], out: [4][64]."""
-    for group in range(groups):
-        k = keys + group * head_dim * 64
-        a0 = b0 = a1 = b1 = a2 = b2 = a3 = b3 = spread(ZERO)
-        for i in range(0, head_dim, 2):
-            even, odd = load(k + 64 * i), load(k + 64 * i + 64)
-            a0 = multiply_add(spread_at(q0 + 4 * i), even, a0)
-            b0 = multiply_add(spread_at(q0 + 4 * i + 4), odd, b0)
-            a1 = multiply_add(spread_at(q1 + 4 * i), even, a1)
-            b1 = multiply_add(spread_at(q1 + 4 * i + 4), odd, b1)
-            a2 = multiply_add(spread_at(q2 + 4 * i), even, a2)
-            b2 = multiply_add(spread_at(q2 + 4 * i + 4), odd, b2)
-            a3 = multiply_add(spread_at(q3 + 4 * i), even, a3)
-            b3 = multiply_add(spread_at(q3 + 4 * i + 4), odd, b3)
-        store(out + 64 * group, a0 + b0)
-        store(out + 256 + 64 * group, a1 + b1)
-        store(out + 512 + 64 * group, a2 + b2)
-        store(out + 768 + 64 * group, a3 + b3)
+    return 2 * LOCATED + WEIGHTS_BYTES + (2 * MAX_QUERIES + 1) * (STATE + 4 * head_dim)
 
 
 @jit_part(Vector, Address, Address, Int, Int)
@@ -140,41 +92,6 @@ def jit_weigh(scores, state, low, high):
     return factor
 
 
-@jit_part(Void, *[Address] * 8, *[Vector] * 4, Address, Int, Int)
-def jit_gather(w0, w1, w2, w3, s0, s1, s2, s3, f0, f1, f2, f3, rows, count, head_dim):
-    """Add the weighted values of a tile to the sums of four queries; count: of keys, rounded up to even."""
-    for i in range(0, 4 * head_dim, 128):
-        at, zero = STATE + i, spread(ZERO)
-        a0, a1, a2, a3 = load(s0 + at) * f0, load(s1 + at) * f1, load(s2 + at) * f2, load(s3 + at) * f3
-        at += 64
-        b0, b1, b2, b3 = load(s0 + at) * f0, load(s1 + at) * f1, load(s2 + at) * f2, load(s3 + at) * f3
-        c0 = c1 = c2 = c3 = d0 = d1 = d2 = d3 = zero
-        for j in range(0, 4 * count, 8):
-            row = load_i64(rows + 2 * j) + i
-            u, v = load(row), load(row + 64)
-            p0, p1, p2, p3 = spread_at(w0 + j), spread_at(w1 + j), spread_at(w2 + j), spread_at(w3 + j)
-            a0, b0 = multiply_add(p0, u, a0), multiply_add(p0, v, b0)
-            a1, b1 = multiply_add(p1, u, a1), multiply_add(p1, v, b1)
-            a2, b2 = multiply_add(p2, u, a2), multiply_add(p2, v, b2)
-            a3, b3 = multiply_add(p3, u, a3), multiply_add(p3, v, b3)
-            row = load_i64(rows + 2 * j + 8) + i
-            u, v = load(row), load(row + 64)
-            p0, p1, p2, p3 = spread_at(w0 + j + 4), spread_at(w1 + j + 4), spread_at(w2 + j + 4), spread_at(w3 + j + 4)
-            c0, d0 = multiply_add(p0, u, c0), multiply_add(p0, v, d0)
-            c1, d1 = multiply_add(p1, u, c1), multiply_add(p1, v, d1)
-            c2, d2 = multiply_add(p2, u, c2), multiply_add(p2, v, d2)
-            c3, d3 = multiply_add(p3, u, c3), multiply_add(p3, v, d3)
-        store(s0 + at, b0 + d0)
-        store(s1 + at, b1 + d1)
-        store(s2 + at, b2 + d2)
-        store(s3 + at, b3 + d3)
-        at -= 64
-        store(s0 + at, a0 + c0)
-        store(s1 + at, a1 + c1)
-        store(s2 + at, a2 + c2)
-        store(s3 + at, a3 + c3)
-
-
 @jit_part(Void, Address, Int)
 def jit_clear(state, head_dim):
     store(state, spread(LOWEST))
@@ -200,92 +117,141 @@ def jit_finish(state, out, head_dim):
         store(out + 4 * i, load(state + STATE + 4 * i) * inverse)
 
 
-@jit_part(Void, *[Int] * 15)
-def jit_tile(query, q_bytes, q_head, group, count, head_dim, keys, v_rows, scores, states, state_bytes, positions,
-             start, num_keys, window):
-    """64 keys from position `start` on for `count` query vectors, which see those up to their own position."""
+@jit_part(Void, *[Int] * 6)
+def jit_locate(first, end, table, block_size, row_bytes, found):
+    """Offsets of the 64 rows from `first` on; the last before `end` repeated."""
+    block, offset, row = first // block_size, first % block_size, 0
+    for j in range(TILE):
+        if first + j < end:
+            if offset == block_size:
+                block, offset = block + 1, 0
+            row = (load_i32(table + 4 * block) * block_size + offset) * row_bytes
+            offset += 1
+        store_i64(found + 8 * j, row)
+
+
+@jit_part(Void, Address, Address, Int, Int)
+def jit_fetch(pool, found, num_keys, head_bytes):
+    """Start loading the first of a tile's rows."""
+    for j in range(num_keys):
+        row = load_i64(found + 8 * j)
+        for i in range(0, head_bytes, 64):
+            prefetch(pool + row + i)
+
+
+def _scale(scales, row_size, head, found, out):
+    """Scales of a head's rows."""
+    for j in range(TILE):
+        store_f32(out + 4 * j, load_f16(scales + 2 * (load_i64(found + 8 * j) // row_size + head)))
+
+
+def _attend_tile(query, q_bytes, q_head, group, count, head_dim, k_pool, v_pool, found, weights, states, state_bytes,
+          positions, start, num_keys, window, next_k, next_v, following):
+    """64 keys from position `start` on for `count` query vectors, which see those up to their own position.
+
+    next_k, next_v, following: of the rows that come next, which get on their way to the cache meanwhile
+    """
     for q in range(0, count, 4):
         i1, i2, i3 = min(q + 1, count - 1), min(q + 2, count - 1), min(q + 3, count - 1)
         q0 = query + q // group * q_bytes + q % group * q_head
         q1 = query + i1 // group * q_bytes + i1 % group * q_head
         q2 = query + i2 // group * q_bytes + i2 % group * q_head
         q3 = query + i3 // group * q_bytes + i3 % group * q_head
-        jit_scores(q0, q1, q2, q3, keys, (num_keys + 15) // 16, head_dim, scores + 256 * q)
-    for q in range(0, count, 4):
-        i1, i2, i3 = min(q + 1, count - 1), min(q + 2, count - 1), min(q + 3, count - 1)
-        w0, w1, w2, w3 = scores + 256 * q, scores + 256 * i1, scores + 256 * i2, scores + 256 * i3
-        s0, s1, s2, s3 = (
-            states + q * state_bytes, states + i1 * state_bytes, states + i2 * state_bytes, states + i3 * state_bytes
-        )
+        w0 = weights + 256 * q
+        for j in range(0, num_keys, 4):
+            scores(KIND, q0, q1, q2, q3, k_pool, found + 8 * j, found + SCALES_AT + 4 * j, head_dim, w0 + 4 * j)
+            if q == 0:
+                jit_fetch(next_k, following + 8 * j, 4, head_dim * WIDTH)
+        s0, spare = states + q * state_bytes, weights + WEIGHTS_BYTES
+        s1 = states + i1 * state_bytes if i1 != q else spare
+        s2 = states + i2 * state_bytes if i2 != i1 else spare
+        s3 = states + i3 * state_bytes if i3 != i2 else spare
         end0, end1 = load_i64(positions + 8 * (q // group)) + 1, load_i64(positions + 8 * (i1 // group)) + 1
         end2, end3 = load_i64(positions + 8 * (i2 // group)) + 1, load_i64(positions + 8 * (i3 // group)) + 1
         reach = window if window > 0 else start + TILE + end3
         f0 = jit_weigh(w0, s0, end0 - reach - start, end0 - start)
-        f1 = jit_weigh(w1, s1, end1 - reach - start, end1 - start) if i1 != q else f0
-        f2 = jit_weigh(w2, s2, end2 - reach - start, end2 - start) if i2 != i1 else f1
-        f3 = jit_weigh(w3, s3, end3 - reach - start, end3 - start) if i3 != i2 else f2
-        jit_gather(w0, w1, w2, w3, s0, s1, s2, s3, f0, f1, f2, f3, v_rows, (num_keys + 1) // 2 * 2, head_dim)
+        f1 = jit_weigh(w0 + 256, s1, end1 - reach - start, end1 - start) if i1 != q else f0
+        f2 = jit_weigh(w0 + 512, s2, end2 - reach - start, end2 - start) if i2 != i1 else f1
+        f3 = jit_weigh(w0 + 768, s3, end3 - reach - start, end3 - start) if i3 != i2 else f2
+        for i in range(0, head_dim, 32):
+            at = STATE + 4 * i
+            gather(KIND, w0, s0 + at, s1 + at, s2 + at, s3 + at, f0, f1, f2, f3, v_pool + i * WIDTH, found,
+                   found + SCALES_AT + 4 * TILE, num_keys, next_v + i * WIDTH, following)
+
+
+def _of_kind(kind):
+    names = {"KIND": kind, "WIDTH": ELEMENT_BYTES[kind], "HAS_SCALES": kind == "int8"}
+    scale = jit_part(Void, *[Int] * 5)(specialised(_scale, kind, names))
+    attend_tile = jit_part(Void, *[Int] * 19)(specialised(_attend_tile, kind, names))
+    return {**names, "scale": scale, "attend_tile": attend_tile}
 
 
 # q, q_bytes, q_head_bytes, out, out_bytes, kv heads, query heads of each, head_dim, keys, values, key scales, value
-# scales, kind, window (0: none), word of the work list [first row, rows, sequence, first key, end key, part or -1]
-@jit_kernel
+# scales, window (0: none), word of the work list [first row, rows, sequence, first key, end key, part or -1]
+@jit_kernels(_of_kind)
 def attend_kernel(args, step, begin, end, thread):
-    """An entry of the work list and a kv head: finished outputs, or one span's state as a part to be joined."""
+    """An entry of the work list and a kv head: finished outputs, or one span's state as a part to be joined.
+
+    Kinds: of the pool, "f32", "f16", "bf16" or "int8".
+    """
     q_base, q_bytes, q_head, out_base, out_bytes = (
         load_i64(args), load_i64(args + 8), load_i64(args + 16), load_i64(args + 24), load_i64(args + 32)
     )
     heads, group, head_dim = load_i64(args + 40), load_i64(args + 48), load_i64(args + 56)
-    k_cache, v_cache, kind, window = load_i64(args + 64), load_i64(args + 72), load_i64(args + 96), load_i64(args + 104)
-    k_rows = load_i64(step + 8 * SCRATCH) + thread * load_i64(step + 8 * SCRATCH_BYTES)
-    v_rows = k_rows + 8 * TILE
-    next_rows = v_rows + 8 * TILE
-    keys = next_rows + 8 * TILE
-    k_floats = keys + TILE * head_dim * 4
-    next_floats = k_floats + TILE * head_dim * 4
-    v_floats = next_floats + TILE * head_dim * 4
-    scores = v_floats + TILE * head_dim * 4
-    state_bytes = STATE + 4 * head_dim
-    states = scores + (MAX_QUERIES + 4) * TILE * 4
+    k_cache, v_cache, k_scale, v_scale = (
+        load_i64(args + 64), load_i64(args + 72), load_i64(args + 80), load_i64(args + 88)
+    )
+    window = load_i64(args + 96)
+    found = load_i64(step + 8 * SCRATCH) + thread * load_i64(step + 8 * SCRATCH_BYTES)
+    following, weights = found + LOCATED, found + 2 * LOCATED
+    state_bytes, head_bytes = STATE + 4 * head_dim, head_dim * WIDTH
+    states = weights + WEIGHTS_BYTES + state_bytes
     totals = states + MAX_QUERIES * state_bytes
     block_size = load_i64(step + 8 * BLOCK_SIZE)
-    row_bytes = heads * head_dim * (4 if kind == KV_F32 else (2 if kind == KV_BF16 else 1))
-    for unit in range(begin, end):
-        entry, head = load_i64(step + 8 * load_i64(args + 112)) + 48 * (unit // heads), unit % heads
+    unit = begin
+    while unit < end:
+        entry, head = load_i64(step + 8 * load_i64(args + 104)) + 48 * (unit // heads), unit % heads
         row, num_rows, first, last = load_i64(entry), load_i64(entry + 8), load_i64(entry + 24), load_i64(entry + 32)
         part = load_i64(entry + 40)
         table = load_i64(step + 8 * TABLES) + load_i64(entry + 16) * load_i64(step + 8 * TABLE_BYTES)
         count = num_rows * group
-        for q in range(count):
+        some = min(heads - head, end - unit, MAX_QUERIES // count)  # heads at once: rows are read as they lie
+        unit += some
+        for q in range(some * count):
             jit_clear(totals + q * state_bytes, head_dim)
             jit_clear(states + q * state_bytes, head_dim)
-        jit_locate(k_cache, load_i64(args + 80), kind, first // TILE * TILE, last, table, block_size, row_bytes, heads,
-                   head, head_dim, k_rows, k_floats)
-        for start in range(first // TILE * TILE, last, TILE):
+        k_pool, v_pool = k_cache + head * head_bytes, v_cache + head * head_bytes
+        query, positions = q_base + row * q_bytes + head * group * q_head, load_i64(step + 8 * POSITIONS) + 8 * row
+        begin_tile = first // TILE * TILE
+        jit_locate(begin_tile, last, table, block_size, heads * head_bytes, found)
+        jit_locate(begin_tile, last, table, block_size, heads * head_bytes, following)
+        jit_fetch(k_pool, found, TILE, head_bytes)
+        jit_fetch(v_pool, found, TILE, head_bytes)
+        for start in range(begin_tile, last, TILE):
             if start + TILE < last:
-                jit_locate(k_cache, load_i64(args + 80), kind, start + TILE, last, table, block_size, row_bytes, heads,
-                           head, head_dim, next_rows, next_floats)
-            jit_locate(v_cache, load_i64(args + 88), kind, start, last, table, block_size, row_bytes, heads, head,
-                       head_dim, v_rows, v_floats)
-            for g in range((min(last - start, TILE) + 15) // 16):
-                for i in range(0, head_dim, 16):
-                    transpose(k_rows + 128 * g, 4 * i, keys + (g * head_dim + i) * 64)
-            k_rows, next_rows = next_rows, k_rows
-            k_floats, next_floats = next_floats, k_floats
-            query = q_base + row * q_bytes + head * group * q_head
-            jit_tile(query, q_bytes, q_head, group, count, head_dim, keys, v_rows, scores, states, state_bytes,
-                     load_i64(step + 8 * POSITIONS) + 8 * row, start, min(last - start, TILE), window)
+                jit_locate(start + TILE, last, table, block_size, heads * head_bytes, following)
+            for h in range(some):
+                is_last, then = h + 1 == some, (h + 1) % some * head_bytes
+                if HAS_SCALES:
+                    scale(k_scale, head_dim, head + h, found, found + SCALES_AT)
+                    scale(v_scale, head_dim, head + h, found, found + SCALES_AT + 4 * TILE)
+                attend_tile(query + h * group * q_head, q_bytes, q_head, group, count, head_dim,
+                            k_pool + h * head_bytes, v_pool + h * head_bytes, found, weights,
+                            states + h * count * state_bytes, state_bytes, positions, start, min(last - start, TILE),
+                            window, k_pool + then, v_pool + then, following if is_last else found)
+            found, following = following, found
             if (start + TILE) % SPAN == 0 or start + TILE >= last:
-                for q in range(count):
+                for q in range(some * count):
                     target = totals + q * state_bytes
-                    if part >= 0:
-                        target = load_i64(step + 8 * PARTIALS) + (part * heads * group + head * group + q) * state_bytes
+                    if part >= 0:  # the entry is a single row
+                        target = load_i64(step + 8 * PARTIALS) + ((part * heads + head) * group + q) * state_bytes
                         jit_clear(target, head_dim)
                     jit_join(target, states + q * state_bytes, head_dim)
                     jit_clear(states + q * state_bytes, head_dim)
         if part < 0:
-            for q in range(count):
-                out = out_base + (row + q // group) * out_bytes + (head * group + q % group) * head_dim * 4
+            for q in range(some * count):
+                h, i = head + q // count, q % count
+                out = out_base + (row + i // group) * out_bytes + (h * group + i % group) * head_dim * 4
                 jit_finish(totals + q * state_bytes, out, head_dim)
 
 

@@ -13,7 +13,7 @@ import numba
 
 from kernels.cpu import compile_cache
 
-NAMES = ("attend_kernel", "rope_store_kernel", "finish_kernel")
+NAMES = ("attend_kernel_f16", "rope_store_kernel", "finish_kernel")
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -31,7 +31,7 @@ def main() -> None:
     from kernels.cpu.attention import attend_kernel, finish_kernel
     from kernels.cpu.rope_store import rope_store_kernel
 
-    for kernel in (attend_kernel, rope_store_kernel, finish_kernel):
+    for kernel in (attend_kernel("f16"), rope_store_kernel, finish_kernel):
         assert kernel.name in NAMES
         kernel.compile()
 

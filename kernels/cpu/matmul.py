@@ -5,8 +5,6 @@ A kernel is compiled per format, on first use.
 
 from __future__ import annotations
 
-from functools import cache
-from types import FunctionType
 from typing import Any
 
 from numba.core import types
@@ -15,7 +13,7 @@ from numba.extending import intrinsic
 
 from kernels.cpu.dense_tile import emit_dense_tile
 from kernels.cpu.packed_layout import LAYOUTS
-from kernels.cpu.program import LOGITS, SCRATCH, SCRATCH_BYTES, jit_kernel
+from kernels.cpu.program import LOGITS, SCRATCH, SCRATCH_BYTES, jit_kernels
 from kernels.cpu.quant_tile import QuantTile
 from kernels.cpu.simd import load_f32, load_i64, store_f32
 from kernels.quant_format import QuantFormat
@@ -44,8 +42,12 @@ def tile(context, weights, num_rows, panel, x, x_stride, out, out_stride, init, 
 # panels, panel_bytes, panels of one matrix, x (records or f32 rows), x_bytes, out (0: the logits), out_bytes, num_out,
 # init, init_bytes, init_panel_bytes, num_columns, word of the step with the number of rows, starts (0: one matrix; else
 # [num_matrices + 1], the first row of each matrix of a stack), active (the matrices with rows, then -1)
-def _matmul(args, step, begin, end, thread):
-    """A panel: out[:, 16 of its columns] = init + x W^T. An init that is out itself adds; a single row is a bias."""
+@jit_kernels(lambda weights: {"WEIGHTS": weights})
+def matmul_kernel(args, step, begin, end, thread):
+    """A panel: out[:, 16 of its columns] = init + x W^T. An init that is out itself adds; a single row is a bias.
+
+    Kinds: a QuantFormat's name, "f32", "f16" or "bf16".
+    """
     panels, panel_bytes, num_panels = load_i64(args), load_i64(args + 8), load_i64(args + 16)
     x_base, x_bytes, out_base, out_bytes = (
         load_i64(args + 24), load_i64(args + 32), load_i64(args + 40), load_i64(args + 48)
@@ -83,12 +85,3 @@ def _matmul(args, step, begin, end, thread):
                     for i in range(width):
                         store_f32(place + r * out_bytes + 4 * i, load_f32(spare + 64 * r + 4 * i))
             row += rows
-
-
-@cache
-def matmul_kernel(weights: str) -> Any:
-    """The kernel for a QuantFormat's name, or for "f32", "f16" or "bf16": the function above with that as WEIGHTS."""
-    name = f"matmul_{weights.lower()}"
-    function = FunctionType(_matmul.__code__, {**globals(), "WEIGHTS": weights}, name)
-    function.__qualname__ = name
-    return jit_kernel(function)

@@ -8,6 +8,9 @@ system has suspended holds up at most the portion that it took. Knows nothing of
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+from types import FunctionType
 from typing import Any
 
 from llvmlite import ir
@@ -67,6 +70,23 @@ def jit_part(result: Any, *arguments: Any) -> Any:
             return context.compile_internal(builder, function, sig, args)
 
         return typed_intrinsic(result, arguments, codegen)
+
+    return decorate
+
+
+def specialised(function: FunctionType, kind: str, names: dict[str, Any]) -> Any:
+    """The function with other values for some of its module's names; a function of a name of its own."""
+    name = f"{function.__name__.strip('_')}_{kind}".lower()
+    copy = FunctionType(function.__code__.replace(co_name=name), {**function.__globals__, **names}, name)
+    copy.__qualname__ = name  # numba tells functions apart by this and by their code, not by globals
+    return copy
+
+
+def jit_kernels(names: Callable[[str], dict[str, Any]]) -> Callable[[Any], Callable[[str], Kernel]]:
+    """Make kernels of a function, one for each kind: with the module's names that names(kind) replaces."""
+
+    def decorate(function: Any) -> Callable[[str], Kernel]:
+        return cache(lambda kind: Kernel(specialised(function, kind, names(kind))))
 
     return decorate
 

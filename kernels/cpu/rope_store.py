@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numba.core import types
 
-from kernels.cpu.attention import KV_BF16, KV_F32
 from kernels.cpu.program import SLOTS, jit_kernel, jit_part
 from kernels.cpu.rows import INT8_MAX, ZERO, jit_root_mean_square
 from kernels.cpu.simd import (
     Address,
     Float,
     Int,
+    Vector,
     Void,
     largest_of,
     load,
@@ -27,11 +27,15 @@ from kernels.cpu.simd import (
     store_bf16,
     store_f16,
     store_f32,
+    store_halves,
     store_i8,
     sum_of,
 )
 
 ROPE_NONE, ROPE_HALVES, ROPE_INTERLEAVED = 0, 1, 2
+KV_F32, KV_F16, KV_BF16, KV_INT8 = 0, 1, 2, 3
+POOL_KINDS = {"f32": KV_F32, "f16": KV_F16, "bf16": KV_BF16, "int8": KV_INT8}
+F16_MAX = np.float32(65504.0)
 
 
 @jit_part(Void, Address, Int, Address, types.float64, Address, Address, Int, Int, Float)
@@ -58,12 +62,21 @@ def jit_norm_and_turn(x, head_dim, weight, eps, cos, sin, half, kind, factor):
             store(x + 4 * i, load(x + 4 * i) * spread(factor))
 
 
+@jit_part(Vector, Vector, Float)
+def jit_clamp(x, limit):
+    """Between -limit and limit; NaN stays NaN."""
+    return spread(ZERO) - maximum(spread(ZERO) - maximum(x, spread(-limit)), spread(-limit))
+
+
 @jit_part(Void, Address, Int, Address, Address, Int, Int)
 def jit_store_head(x, head_dim, cache, scale, row, kind):
     """A head's row into the pool in the pool's type; int8 as kernels/reference/store_kv.py has it."""
     if kind == KV_F32:
         for i in range(0, head_dim, 16):
             store(cache + (row * head_dim + i) * 4, load(x + 4 * i))
+    elif kind == KV_F16:
+        for i in range(0, head_dim, 16):
+            store_halves(cache + (row * head_dim + i) * 2, jit_clamp(load(x + 4 * i), F16_MAX))
     elif kind == KV_BF16:
         for i in range(0, head_dim, 16):
             store_bf16(cache + (row * head_dim + i) * 2, load(x + 4 * i))
@@ -78,9 +91,7 @@ def jit_store_head(x, head_dim, cache, scale, row, kind):
         inverse = spread(np.float32(1.0) / step if step != ZERO else ZERO)
         for i in range(0, head_dim, 16):
             q = nearest(load(x + 4 * i) * inverse)
-            q = maximum(spread(-INT8_MAX), q)
-            q = spread(ZERO) - maximum(spread(-INT8_MAX), spread(ZERO) - q)
-            store_i8(cache + row * head_dim + i, q)
+            store_i8(cache + row * head_dim + i, jit_clamp(q, INT8_MAX))
 
 
 # x, x_bytes, offsets of q, k, v in it, q_head_bytes, query heads, kv heads, head_dim, q norm, k norm (0: none), eps

@@ -6,7 +6,7 @@ Addresses are int64. Everything here compiles to a few instructions; nothing kno
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -90,6 +90,12 @@ def fma(b: Any, x: Any, y: Any, z: Any) -> Any:
     return call(b, "llvm.fma.v16f32", V16F, x, y, z)
 
 
+def fetch(b: Any, at: Any) -> None:
+    """Start loading the cache line of an address."""
+    hints = (ir.Constant(I32, n) for n in (0, 3, 1))  # read, into every cache, data
+    call(b, "llvm.prefetch.p0", ir.VoidType(), b.inttoptr(at, I8.as_pointer()), *hints)
+
+
 def total_of(b: Any, vector: Any, combine: Callable[[Any, Any], Any]) -> Any:
     """All lanes combined in pairs, halves first."""
     lanes = vector.type.count
@@ -99,6 +105,22 @@ def total_of(b: Any, vector: Any, combine: Callable[[Any, Any], Any]) -> Any:
         parts = [b.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), index) for index in indices]
         vector = combine(*parts)
     return b.extract_element(vector, ir.Constant(I32, 0))
+
+
+def loop(b: Any, count: Any, starts: Sequence[Any], step: Callable[[Any, Sequence[Any]], Sequence[Any]]) -> list[Any]:
+    """Values after `count` times values = step(index, values), at least once; step emits no branches."""
+    before, body, after = b.block, b.append_basic_block(), b.append_basic_block()
+    b.branch(body)
+    b.position_at_end(body)
+    index, values = b.phi(I64), [b.phi(start.type) for start in starts]
+    results = list(step(index, values))
+    following = b.add(index, ir.Constant(I64, 1))
+    for phi, first, value in zip((index, *values), (ir.Constant(I64, 0), *starts), (following, *results)):
+        phi.add_incoming(first, before)
+        phi.add_incoming(value, body)
+    b.cbranch(b.icmp_unsigned("<", following, count), body, after)
+    b.position_at_end(after)
+    return results
 
 
 def larger(b: Any, x: Any, y: Any) -> Any:
@@ -155,20 +177,6 @@ def _first_lanes(b: Any, count: Any) -> Any:
     return b.icmp_signed("<", lanes, splat(b, count))
 
 
-def _transpose(b: Any, rows: Any, offset: Any, out: Any) -> None:
-    """Four rounds of zipping the first half of the vectors with the second."""
-    vectors = [load_from(b, b.add(load_from(b, rows, 8 * i, I64, 8), offset), 0, V16F, 4) for i in range(LANES)]
-    indices = [
-        ir.Constant(ir.VectorType(I32, LANES), [start + i // 2 + LANES * (i % 2) for i in range(LANES)])
-        for start in (0, LANES // 2)
-    ]
-    for _ in range(4):
-        pairs = [(vectors[i], vectors[i + LANES // 2]) for i in range(LANES // 2)]
-        vectors = [b.shuffle_vector(x, y, index) for x, y in pairs for index in indices]
-    for i, vector in enumerate(vectors):
-        b.store(vector, address(b, out, 64 * i, V16F), align=4)
-
-
 def _bf16_bits(b: Any, values: Any) -> Any:
     """Rounded to nearest, ties to even; NaN stays NaN."""
     bits = b.bitcast(values, V16I)
@@ -178,17 +186,16 @@ def _bf16_bits(b: Any, values: Any) -> Any:
     return b.trunc(b.select(is_nan, constant(V16I, 0x7FC0), rounded), ir.VectorType(I16, LANES))
 
 
-_V16I8, _V16I16 = ir.VectorType(I8, LANES), ir.VectorType(I16, LANES)
+_V16I8 = ir.VectorType(I8, LANES)
 Address = Int = types.int64
 Vector, Float, Void = float32x16, types.float32, types.void
 _A, _X, _F = Address, Vector, Float
 
 load = _function(_X, (_A,), lambda b, at: load_from(b, at, 0, V16F, 4))
 store = _function(types.void, (_A, _X), _store)
-load_bf16 = _function(_X, (_A,), lambda b, at: b.bitcast(
-    b.shl(b.zext(load_from(b, at, 0, _V16I16, 2), V16I), constant(V16I, 16)), V16F))
 store_bf16 = _function(types.void, (_A, _X), lambda b, at, x: _store(b, at, _bf16_bits(b, x), 2))
-load_i8 = _function(_X, (_A,), lambda b, at: b.sitofp(load_from(b, at, 0, _V16I8), V16F))
+store_halves = _function(types.void, (_A, _X), lambda b, at, x: _store(
+    b, at, b.fptrunc(x, ir.VectorType(F16, LANES)), 2))
 store_i8 = _function(types.void, (_A, _X), lambda b, at, x: _store(b, at, b.trunc(
     b.bitcast(b.fadd(x, constant(V16F, 12582912.0)), V16I), _V16I8), 1))  # whole numbers below 2^22
 load_f32 = _function(_F, (_A,), lambda b, at: load_from(b, at, 0, F32, 4))
@@ -200,8 +207,7 @@ store_i32 = _function(types.void, (_A, types.int64), lambda b, at, x: _store(b, 
 load_i64 = _function(types.int64, (_A,), lambda b, at: load_from(b, at, 0, I64, 8))
 store_i64 = _function(types.void, (_A, types.int64), lambda b, at, x: _store(b, at, x, 8))
 load_f64 = _function(types.float64, (_A,), lambda b, at: load_from(b, at, 0, ir.DoubleType(), 8))
-prefetch = _function(types.void, (_A,), lambda b, at: call(
-    b, "llvm.prefetch.p0", ir.VoidType(), b.inttoptr(at, I8.as_pointer()), *(ir.Constant(I32, n) for n in (0, 3, 1))))
+prefetch = _function(types.void, (_A,), fetch)
 spread = _function(_X, (_F,), splat)                                            # one value in every lane
 spread_at = _function(_X, (_A,), lambda b, at: splat(b, load_from(b, at, 0, F32, 4)))
 multiply_add = _function(_X, (_X, _X, _X), fma)                                 # x * y + z, rounded once
@@ -213,4 +219,3 @@ exponential = _function(_X, (_X,), _exp)
 sum_of = _function(_F, (_X,), lambda b, x: total_of(b, x, b.fadd))
 largest_of = _function(_F, (_X,), lambda b, x: total_of(b, x, lambda y, z: larger(b, y, z)))
 where_first = _function(_X, (types.int64, _X, _X), lambda b, n, x, y: b.select(_first_lanes(b, n), x, y))
-transpose = _function(types.void, (_A, _A, _A), _transpose)                     # (16 row addresses, offset, out)

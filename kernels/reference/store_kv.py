@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-INT8_MAX = 127.0
+INT8_MAX, F16_MAX = 127.0, 65504.0
 
 KVScales = tuple[Tensor, Tensor]  # of keys and of values, each [num_slots, num_kv_heads] f16
 
@@ -31,7 +31,7 @@ def dequantize_kv(q: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
 def store_kv(
     k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor, scales: KVScales | None = None
 ) -> None:
-    """k_cache[slot_mapping] = k, v_cache[slot_mapping] = v, in the pool's type.
+    """k_cache[slot_mapping] = k, v_cache[slot_mapping] = v, in the pool's type, which f16 saturates.
 
     k, v:             [num_tokens, num_kv_heads, head_dim]
     k_cache, v_cache: [num_slots, num_kv_heads, head_dim], changed in place
@@ -39,8 +39,9 @@ def store_kv(
     scales:           with int8 pools, changed in place
     """
     if scales is None:
-        k_cache.index_copy_(0, slot_mapping, k.to(k_cache.dtype))
-        v_cache.index_copy_(0, slot_mapping, v.to(v_cache.dtype))
+        for rows, cache in ((k, k_cache), (v, v_cache)):
+            is_half = cache.dtype == torch.float16
+            cache.index_copy_(0, slot_mapping, (rows.clamp(-F16_MAX, F16_MAX) if is_half else rows).to(cache.dtype))
         return
     for rows, cache, scale_cache in ((k, k_cache, scales[0]), (v, v_cache, scales[1])):
         q, scale = quantize_kv(rows)

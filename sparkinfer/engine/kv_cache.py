@@ -11,7 +11,8 @@ from torch import Tensor
 from sparkinfer.checkpoint.hparams import HParams
 from sparkinfer.errors import ConfigError
 
-KV_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
+KV_DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "int8": torch.int8}
+CACHE_LINE = 64
 SCALE_DTYPE = torch.float16  # one per token and kv head beside int8 rows
 
 # Its outputs fall apart with an int8 cache in the published implementations.
@@ -31,15 +32,17 @@ def bytes_per_block(hparams: HParams, block_size: int, dtype: torch.dtype) -> in
 
 
 def choose_kv_dtype(name: str, hparams: HParams, device: torch.device) -> torch.dtype:
-    """[engine] kv_dtype as a type; "auto": f32 on the CPU, whose forward is f32, and bf16 on an accelerator.
+    """[engine] kv_dtype as a type; "auto": f16 on the CPU, half of f32's bytes, and bf16 on an accelerator.
 
-    Raises ConfigError where the model does not stand an int8 cache.
+    Raises ConfigError where the model does not stand an int8 cache, or the device knows no f16 one.
     """
     if name == "auto":
-        return torch.float32 if device.type == "cpu" else torch.bfloat16
+        return torch.float16 if device.type == "cpu" else torch.bfloat16
+    if name == "f16" and device.type != "cpu":
+        raise ConfigError("[engine] kv_dtype = 'f16' is for CPUs; allowed here: auto, f32, bf16, int8")
     if name == "int8" and hparams.architecture in NO_INT8_ARCHITECTURES:
         raise ConfigError(
-            f"[engine] kv_dtype = 'int8': {hparams.architecture} models fail with it; allowed: auto, f32, bf16"
+            f"[engine] kv_dtype = 'int8': {hparams.architecture} models fail with it; allowed: auto, f32, f16, bf16"
         )
     return KV_DTYPES[name]
 
@@ -48,7 +51,9 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
     """Zeros; on the CPU from pages that take no memory until they are written, which torch.zeros would do at once."""
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
-    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(shape)
+    raw = np.zeros(math.prod(shape) * dtype.itemsize + CACHE_LINE, np.uint8)
+    start = -raw.ctypes.data % CACHE_LINE  # so that no vector of a row lies in two lines
+    return torch.from_numpy(raw[start : start + raw.nbytes - CACHE_LINE]).view(dtype).view(shape)
 
 
 class KVCache:

@@ -51,7 +51,7 @@ def test_agrees_with_float32(architecture: str, cpu_model, tiny_model: Callable[
     assert torch.equal(got.argmax(-1)[is_clear], expected.argmax(-1)[is_clear])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int8])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_bits_do_not_depend_on_the_batch(architecture: str, dtype: torch.dtype, cpu_model) -> None:
     rng, model = random.Random(7), cpu_model(architecture)
@@ -87,7 +87,7 @@ def test_threads_do_not_matter(architecture: str, cpu_model, tiny_path: Callable
         assert torch.equal(run_chunks(model, tokens, chunk), run_chunks(cpu_model(architecture), tokens, chunk))
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int8])
 def test_smaller_caches_agree_with_the_reference(dtype: torch.dtype, cpu_model, tiny_model) -> None:
     tokens = some_tokens(random.Random(9), 60)
     drivers = (Driver(model("qwen3"), kv_dtype=dtype) for model in (tiny_model, cpu_model))

@@ -2,8 +2,9 @@
 
 Where the bounds come from: rounding a bf16 number is off by at most 2^-9 of itself, an int8 one by 1/254 of its row's
 largest, about 2^-6 of a typical element. That is the relative error of a score or a value, so log-probabilities move
-in proportion and the divergence with the square: 1e-4 nats leave bf16 a factor of ten over what these models show,
-1e-3 (3e-3 for the 30 layers of SmolLM2) the same to int8. A wrong scale or a swapped row costs whole nats.
+in proportion and the divergence with the square: 1e-4 nats leave bf16 a factor of ten over what these models show
+(f16 has three bits more: 1/64 of that, but an expert may still change places with the next), 1e-3 (3e-3 for the 30
+layers of SmolLM2) the same to int8. A wrong scale or a swapped row costs whole nats.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from sparkinfer.model.registry import Model
 from tests.model.driver import CPU, Driver, load
 from tests.model.tiny import GOLDEN
 
-BOUNDS = {torch.bfloat16: 1e-4, torch.int8: 1e-3}
-SMOLLM2_BOUNDS = {torch.bfloat16: 3e-4, torch.int8: 3e-3}
+BOUNDS = {torch.float16: 1e-5, torch.bfloat16: 1e-4, torch.int8: 1e-3}
+SMOLLM2_BOUNDS = {torch.float16: 1e-5, torch.bfloat16: 3e-4, torch.int8: 3e-3}
 DTYPES = list(BOUNDS)
 
 
@@ -38,7 +39,7 @@ def logprobs(model: Model, tokens: list[int], dtype: torch.dtype) -> torch.Tenso
         size = 1 if start % 3 else 5
         rows.append(driver.step({"a": tokens[start : start + size]})["a"])
         start += size
-    return torch.log_softmax(torch.cat(rows), dim=-1)
+    return torch.log_softmax(torch.cat(rows).double(), dim=-1)
 
 
 def divergence(model: Model, tokens: list[int], dtype: torch.dtype) -> torch.Tensor:
@@ -85,12 +86,14 @@ def test_the_configured_type(tmp_path: Path) -> None:
     qwen3, muse = (
         HParams.from_gguf(GGUFFile.open(GOLDEN / f"{name}.gguf")) for name in ("qwen3", "muse-glimmer")
     )
-    assert choose_kv_dtype("auto", qwen3, CPU) == torch.float32
+    assert choose_kv_dtype("auto", qwen3, CPU) == torch.float16
     assert choose_kv_dtype("auto", qwen3, torch.device("cuda")) == torch.bfloat16
     assert choose_kv_dtype("int8", qwen3, CPU) == torch.int8
     assert choose_kv_dtype("bf16", muse, CPU) == torch.bfloat16
-    with pytest.raises(ConfigError, match=r"\[engine\] kv_dtype = 'int8'.*muse-glimmer.*allowed: auto, f32, bf16"):
+    with pytest.raises(ConfigError, match=r"\[engine\] kv_dtype = 'int8'.*muse-glimmer.*allowed: auto, f32, f16, bf16"):
         choose_kv_dtype("int8", muse, CPU)
+    with pytest.raises(ConfigError, match=r"\[engine\] kv_dtype = 'f16' is for CPUs; allowed here: auto, f32, bf16"):
+        choose_kv_dtype("f16", qwen3, torch.device("cuda"))
 
 
 @pytest.mark.parametrize(("word", "expected"), [("1", "int8"), ("0", "auto"), ("bf16", "bf16")])
@@ -99,5 +102,5 @@ def test_the_variable_of_the_other_server(word: str, expected: str) -> None:
 
 
 def test_a_wrong_word_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"SPARKINFER_KV_INT8.*allowed: auto, f32, bf16, int8"):
+    with pytest.raises(ConfigError, match=r"SPARKINFER_KV_INT8.*allowed: auto, f32, f16, bf16, int8"):
         load_config(None, environment={"SPARKINFER_KV_INT8": "yes"})

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from kernels.cpu import program as words
-from kernels.cpu.attention import attend_kernel, finish_kernel
+from kernels.cpu.attention import finish_kernel
 from kernels.cpu.rope_store import ROPE_HALVES, ROPE_INTERLEAVED, ROPE_NONE, rope_store_kernel
 from sparkinfer.model.attention import Attention
 from sparkinfer.model.cpu.context import Writing
@@ -80,8 +80,8 @@ def _write_attend(
     hparams, layer = writing.hparams, attention.layer
     is_sliding = attention.layer_type == "sliding_attention"
     writing.program.write(
-        attend_kernel, words.NUM_SLIDING_WORK if is_sliding else words.NUM_WORK, hparams.num_kv_heads, heads,
+        Pending("attend", layer), words.NUM_SLIDING_WORK if is_sliding else words.NUM_WORK, hparams.num_kv_heads, heads,
         q_head_bytes, attended, hparams.num_kv_heads, hparams.num_q_heads // hparams.num_kv_heads, hparams.head_dim,
-        *(Pending(field, layer) for field in ("k", "v", "k_scale", "v_scale", "kv_kind")),
+        *(Pending(field, layer) for field in ("k", "v", "k_scale", "v_scale")),
         hparams.sliding_window if is_sliding else 0, words.SLIDING_WORK if is_sliding else words.WORK,
     )

@@ -10,8 +10,9 @@ import time
 import torch
 from torch import Tensor
 
-from kernels.cpu.attention import KV_BF16, KV_F32, KV_INT8
-from sparkinfer.engine.kv_cache import KVCache
+from kernels.cpu.attention import attend_kernel
+from kernels.cpu.rope_store import POOL_KINDS
+from sparkinfer.engine.kv_cache import KV_DTYPES, KVCache
 from sparkinfer.engine.state_pool import StatePool
 from sparkinfer.model.cpu.program import Program
 from sparkinfer.model.cpu.step_plan import StepRecord
@@ -21,8 +22,8 @@ from sparkinfer.model.forward_batch import ForwardBatch
 from sparkinfer.model.step import reset_new_sequences
 from sparkinfer.model.transformer import Transformer
 
+KIND_OF = {dtype: name for name, dtype in KV_DTYPES.items()}
 MAX_ROWS = 256  # rows of a pass: their activations stay in the cache
-POOL_KINDS = {torch.float32: KV_F32, torch.bfloat16: KV_BF16, torch.int8: KV_INT8}
 
 
 class CpuModel:
@@ -85,10 +86,11 @@ class CpuModel:
         if self._pools is not None and self._pools[0] is kv_cache and self._pools[1] is state_pool:
             return
         self._pools = kv_cache, state_pool
+        kind, num_layers = KIND_OF[kv_cache.dtype], len(kv_cache.k)
         self._program.fill({
+            "attend": [attend_kernel(kind).compile()] * num_layers, "kv_kind": [POOL_KINDS[kind]] * num_layers,
             "k": _addresses(kv_cache.k), "v": _addresses(kv_cache.v),
             "k_scale": _addresses(kv_cache.k_scale), "v_scale": _addresses(kv_cache.v_scale),
-            "kv_kind": [POOL_KINDS[kv_cache.dtype]] * len(kv_cache.k),
             "conv": _addresses(state_pool.conv), "conv_bytes": _slot_bytes(state_pool.conv),
             "state": _addresses(state_pool.state), "state_bytes": _slot_bytes(state_pool.state),
         })

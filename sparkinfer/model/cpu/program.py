@@ -43,7 +43,7 @@ class Activations:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """An argument that is known once there are pools: an attribute of a layer's pool, or its address."""
+    """A word that is known once there are pools: an attribute of a layer's pool, its address, a kernel for its type."""
 
     field: str
     layer: int
@@ -55,7 +55,7 @@ class ProgramWriter:
     def __init__(self, max_rows: int) -> None:
         self.max_rows = max_rows
         self._rows: list[npt.NDArray[np.int64]] = []
-        self._kernels: list[Kernel] = []
+        self._kernels: list[Kernel | Pending] = []
         self._body_length = 0
         self._pending: list[tuple[int, int, Pending]] = []
         self._buffers: dict[str, Buffer] = {}
@@ -89,8 +89,8 @@ class ProgramWriter:
         )
 
     def write(
-        self, kernel: Kernel, count: int, factor: int, *arguments: Word | Pending | Buffer | None, waits: bool = True,
-        grain: int = 1,
+        self, kernel: Kernel | Pending, count: int, factor: int, *arguments: Word | Pending | Buffer | None,
+        waits: bool = True, grain: int = 1,
     ) -> None:
         """An instruction of factor * step[count] units; a Buffer stands for its address and row bytes, None for two 0.
 
@@ -152,13 +152,16 @@ class ProgramWriter:
     def compile(self, without: Collection[str]) -> None:
         """Compile the kernels written so far, but for those of these names."""
         for kernel in dict.fromkeys(self._kernels):
-            if kernel.name not in without:
+            if isinstance(kernel, Kernel) and kernel.name not in without:
                 kernel.compile()
 
     def finish(self) -> Program:
         """The program, its kernels compiled; it keeps the memory that it names."""
-        for row, kernel in zip(self._rows, self._kernels):
-            row[words.KERNEL] = kernel.compile()
+        for index, kernel in enumerate(self._kernels):
+            if isinstance(kernel, Pending):
+                self._pending.append((index, words.KERNEL, kernel))
+            else:
+                self._rows[index][words.KERNEL] = kernel.compile()
         return Program(np.ascontiguousarray(np.stack(self._rows)), self._body_length, self._pending, self._kept)
 
     def _buffer(self, name: str, row_bytes: int, rows_per_row: int) -> Buffer:
