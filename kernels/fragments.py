@@ -167,7 +167,7 @@ def _e4m3(byte):
 @gluon.jit
 def _words(FMT: gl.constexpr, q, high):
     """Words of four bytes of columns 0 to 15 of each block, and of columns 16 to 31."""
-    L: gl.constexpr = tile_layout()
+    L: gl.constexpr = q[0].type.layout
     word = gl.expand_dims(gl.expand_dims(gl.arange(0, 4, gl.SliceLayout(0, gl.SliceLayout(1, L))), 0), 1)
     if FMT == Q8_0:
         first = q[0]

@@ -42,7 +42,7 @@ def _fetch(x_ptr, buffer, group, is_real, M: gl.constexpr, COLS: gl.constexpr):
 @gluon.jit
 def _many_rows_kernel(
     q_ptr, h_ptr, s_ptr, d_ptr, num_rows, x_ptr, y_ptr, stride_y, stride_split, FMT: gl.constexpr, COLS: gl.constexpr,
-    M: gl.constexpr, SPLITS: gl.constexpr, STAGES: gl.constexpr, HAS_WGMMA: gl.constexpr,
+    M: gl.constexpr, STAGES: gl.constexpr, HAS_WGMMA: gl.constexpr,
 ):
     ACC: gl.constexpr = (
         gl.NVMMADistributedLayout([3, 0], [4, 1], [16, M, 16]) if HAS_WGMMA
@@ -52,8 +52,8 @@ def _many_rows_kernel(
     GROUPS: gl.constexpr = COLS // 128
     first_row = gl.program_id(0) * 64
     split = gl.program_id(1)
-    first = GROUPS * split // SPLITS
-    last = GROUPS * (split + 1) // SPLITS
+    first = GROUPS * split // gl.num_programs(1)
+    last = GROUPS * (split + 1) // gl.num_programs(1)
     ROW: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, tile_layout()))
     row = gl.minimum(gl.arange(0, 64, ROW), num_rows - 1 - first_row)
     planes = from_row(FMT, q_ptr, h_ptr, s_ptr, d_ptr, first_row.to(gl.int64), COLS)
@@ -116,6 +116,6 @@ def many_rows(x: Tensor, weight: QuantWeight, out: Tensor) -> None:
     splits, num_tokens, _ = out.shape
     _many_rows_kernel[(triton.cdiv(weight.num_rows, ROWS), splits)](
         weight.quants, weight.high, weight.scales, weight.supers, weight.num_rows, x, out, out.stride(1), out.stride(0),
-        FMT=int(weight.format), COLS=weight.num_cols, M=num_tokens, SPLITS=splits, STAGES=STAGES,
+        FMT=int(weight.format), COLS=weight.num_cols, M=num_tokens, STAGES=STAGES,
         HAS_WGMMA=has_wgmma(x), num_warps=4,
     )

@@ -23,7 +23,7 @@ MAX_PARTS = 8
 @triton.jit
 def _plain_rows_kernel(
     w_ptr, x_ptr, ss_ptr, y_ptr, num_tokens, num_rows, stride_split, eps, COLS: tl.constexpr, SPLITS: tl.constexpr,
-    NORM: tl.constexpr, EXACT: tl.constexpr, PDL: tl.constexpr,
+    NORM: tl.constexpr, NATIVE: tl.constexpr, PDL: tl.constexpr,
 ):
     if PDL:
         gdc_launch_dependents()
@@ -41,7 +41,7 @@ def _plain_rows_kernel(
     for step in tl.range(STEPS * split // SPLITS, STEPS * (split + 1) // SPLITS):
         x = tl.load(x_ptrs + step * STEP)
         w = tl.load(w_ptrs + step * STEP)
-        acc = tl.dot(x, w, acc, input_precision="ieee" if EXACT else "tf32x3")
+        acc = tl.dot(x, w, acc, input_precision="tf32x3" if NATIVE else "ieee")
     if NORM:
         blocks = tl.arange(0, triton.next_power_of_2(COLS // 16))
         places = tl.minimum(token, num_tokens - 1)[:, None] * (COLS // 16) + blocks[None, :]
@@ -69,7 +69,7 @@ def plain_rows(x: QuantActivation, weight: QuantWeight, eps: float | None, pdl: 
     options = {"launch_pdl": True} if pdl else {}
     _plain_rows_kernel[(triton.cdiv(num_rows, 32), triton.cdiv(num_tokens, 16), splits)](
         weight.quants, x.plain, x.square_sums, parts, num_tokens, num_rows, parts.stride(0), eps or 0.0,
-        COLS=num_cols, SPLITS=splits, NORM=eps is not None, EXACT=not has_dp4a(), PDL=pdl, num_warps=2, num_stages=4,
+        COLS=num_cols, SPLITS=splits, NORM=eps is not None, NATIVE=has_dp4a(), PDL=pdl, num_warps=2, num_stages=4,
         **options,
     )
     return parts

@@ -53,7 +53,7 @@ class Variant:
 def launch(variant: Variant, x: torch.Tensor, weight: QuantWeight, out: torch.Tensor) -> None:
     module._many_rows_kernel[(triton.cdiv(weight.num_rows, ROWS), variant.splits)](
         weight.quants, weight.high, weight.scales, weight.supers, weight.num_rows, x, out, out.stride(1), out.stride(0),
-        FMT=int(variant.kind), COLS=variant.num_cols, M=variant.num_tokens, SPLITS=variant.splits,
+        FMT=int(variant.kind), COLS=variant.num_cols, M=variant.num_tokens,
         STAGES=variant.stages, HAS_WGMMA=variant.has_wgmma, num_warps=4,
     )
 

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from sparkinfer.engine.decode_buckets import bucket_sizes, split_rows
-from sparkinfer.model.cuda.decode import DecodeInputs, DecodeStep
+from sparkinfer.model.cuda.decode import DecodeInputs, DecodeStep, Workspace
 from sparkinfer.model.cuda.pools import DecodePools
 from sparkinfer.model.cuda.weights import DecodeWeights
 
 WARM_UP_RUNS = 2  # the first compiles
 LARGEST_BUCKET = 8  # rows; the most that the decode kernels take. Wider steps run several graphs in turn.
+LARGEST_INTERPRETED = 8  # on a CPU, where the kernels for more do not run
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +38,14 @@ class DecodeGraph:
     `run` only enqueues. On a CPU device nothing is captured: every run launches the kernels anew (tests).
     """
 
-    def __init__(self, weights: DecodeWeights, pools: DecodePools, slots: SlotTensors, size: int) -> None:
+    def __init__(
+        self, weights: DecodeWeights, pools: DecodePools, slots: SlotTensors, size: int, workspace: Workspace
+    ) -> None:
         device = slots.last_token_ids.device
         self.size = size
         self._slots = slots
         self._packed = torch.zeros(3, size, dtype=torch.int64, device=device)  # slot, position, context length
-        self._step = DecodeStep(weights, size, device, pdl=device.type == "cuda")
+        self._step = DecodeStep(weights, size, device, pdl=device.type == "cuda", workspace=workspace)
         self._vocab_size = weights.output.num_rows
         self._results = torch.zeros(2, size, dtype=torch.int64, device=device)
         width = slots.block_tables.shape[1]
@@ -121,8 +124,10 @@ class DecodeGraphs:
 
     def __init__(self, weights: DecodeWeights, pools: DecodePools, slots: SlotTensors) -> None:
         num_slots = slots.last_token_ids.shape[0] - 1
-        self._sizes = bucket_sizes(num_slots, LARGEST_BUCKET)
-        self._graphs = {size: DecodeGraph(weights, pools, slots, size) for size in self._sizes}
+        device = slots.last_token_ids.device
+        self._sizes = bucket_sizes(num_slots, LARGEST_BUCKET if device.type == "cuda" else LARGEST_INTERPRETED)
+        workspace = Workspace.empty(weights, self._sizes[-1], device)
+        self._graphs = {size: DecodeGraph(weights, pools, slots, size, workspace) for size in self._sizes}
 
     def capture(self, progress: Callable[[int, int], None]) -> None:
         """Prepare every size on the current stream; progress(done, total)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import torch
 import triton
@@ -10,13 +11,21 @@ from triton.backends.compiler import GPUTarget
 from triton.experimental.gluon._runtime import GluonASTSource
 from triton.runtime.jit import mangle_type
 
+from kernels.combine_experts import combine_experts, combine_experts_residual
 from kernels.draw_tokens import DrawFilters, draw_tokens
+from kernels.expert_rows import STAGES as EXPERT_STAGES
+from kernels.expert_rows import _expert_rows_kernel
 from kernels.many_rows import FORMATS, STAGES, _many_rows_kernel
+from kernels.pack_halves import pack_halves, pack_rows
+from kernels.plain_rows import plain_rows
 from kernels.quant_embedding import quant_embedding
 from kernels.quant_format import QuantFormat
 from kernels.quant_gemv import quant_gemv
 from kernels.quant_gemv_residual import quant_gemv_residual
 from kernels.quant_swiglu import quant_swiglu
+from kernels.route_tokens import route_tokens
+from kernels.sort_tokens import Runs, sort_tokens
+from kernels.split_sums import add_parts, add_parts_residual, add_parts_swiglu, add_parts_swiglu_packed
 from tests.kernels.activations import poisoned_activation
 from tests.kernels.offline_compile import AMD, NVIDIA, Recorder
 from tests.kernels.random_weights import random_weight
@@ -41,30 +50,68 @@ def other_formats() -> None:
         quant_embedding(torch.zeros(1, dtype=torch.int64), weight, torch.empty(1, 256))
 
 
+def _gluon(kernel: Any, kind: QuantFormat, constants: dict[str, object], others: dict[str, str],
+           target: GPUTarget) -> None:
+    """Compile a Gluon kernel that reads planes of `kind`; others: signature of the rest."""
+    weight = random_weight(64, 256, kind)
+    planes = {"q": weight.quants, "h": weight.high, "s": weight.scales, "d": weight.supers}
+    signature = {
+        name: "constexpr" if name in constants else others.get(name) or mangle_type(planes[name[-5]])
+        for name in kernel.arg_names
+    }
+    places = kernel.arg_names
+    aligned = {(places.index(name),): [["tt.divisibility", 16]] for name in places if name.endswith("_ptr")}
+    source = GluonASTSource(kernel, signature, constants, aligned)
+    compiled = triton.compile(source, target=target, options={"num_warps": 4})
+    assert compiled.metadata.shared < 100_000  # what every card has
+
+
 def many_rows(target: GPUTarget) -> int:
     """The Gluon kernel of every format, and of fewest and most rows for one; returns how many that are."""
-    planes = {"q_ptr": "quants", "h_ptr": "high", "s_ptr": "scales", "d_ptr": "supers"}
-    tensors = ("x_ptr", "y_ptr", *planes)
     jobs = [(kind, 32) for kind in FORMATS] + [(QuantFormat.Q4_K, 16), (QuantFormat.Q4_K, 128)]
+    others = {"x_ptr": "*fp16", "y_ptr": "*fp32", "num_rows": "i32", "stride_y": "i32", "stride_split": "i32"}
     for kind, num_tokens in jobs:
-        weight = random_weight(64, 256, kind)
-        constants = {"FMT": int(kind), "COLS": 2048, "M": num_tokens, "SPLITS": 2, "STAGES": STAGES,
+        constants = {"FMT": int(kind), "COLS": 2048, "M": num_tokens, "STAGES": STAGES,
                      "HAS_WGMMA": int(target.arch) == 90}
-        signature = {name: mangle_type(getattr(weight, plane)) for name, plane in planes.items()}
-        signature |= {"x_ptr": "*fp16", "y_ptr": "*fp32", "num_rows": "i32", "stride_y": "i32", "stride_split": "i32"}
-        signature |= dict.fromkeys(constants, "constexpr")
-        places = _many_rows_kernel.arg_names
-        aligned = {(places.index(name),): [["tt.divisibility", 16]] for name in tensors}
-        source = GluonASTSource(_many_rows_kernel, signature, constants, aligned)
-        compiled = triton.compile(source, target=target, options={"num_warps": 4})
-        assert compiled.metadata.shared < 100_000  # what every card has
+        _gluon(_many_rows_kernel, kind, constants, others, target)
     return len(jobs)
+
+
+def expert_rows(target: GPUTarget) -> int:
+    """Both halves, runs of few and of many; returns how many that are."""
+    jobs = [(QuantFormat.Q4_K, 16, True), (QuantFormat.Q4_K, 128, True), (QuantFormat.Q6_K, 64, False)]
+    others = {"x_ptr": "*fp16", "order_ptr": "*i32", "runs_ptr": "*i32", "num_runs_ptr": "*i32"}
+    for kind, length, is_pair in jobs:
+        constants = {"FMT": int(kind), "COLS": 2048, "NUM_ROWS": 512, "TOP_K": 8, "M": length,
+                     "STAGES": EXPERT_STAGES, "IS_PAIR": is_pair, "HAS_WGMMA": int(target.arch) == 90}
+        _gluon(_expert_rows_kernel, kind, constants, others | {"y_ptr": "*fp16" if is_pair else "*fp32"}, target)
+    return len(jobs)
+
+
+def around_experts() -> None:
+    """What sorts, routes and adds up."""
+    ids, weights = torch.zeros(16, 8, dtype=torch.int32), torch.zeros(16, 9)
+    route_tokens(torch.zeros(8, 16, 257), ids, weights)
+    sort_tokens(ids, 256, Runs.empty(128, 256, 16, ids.device))
+    x = poisoned_activation(16, 2048)
+    plain_rows(x, random_weight(257, 2048, QuantFormat.F32), 1e-6)
+    products, residual = torch.zeros(128, 2048), torch.zeros(16, 2048)
+    combine_experts(products, weights[:, :8], residual)
+    combine_experts_residual(products, weights, torch.zeros(8, 16, 2048), residual, torch.zeros(2048), x)
+    pack_rows(residual)
+    pack_halves(x, 2048, 1e-6)
+    parts = torch.zeros(2, 16, 512)
+    add_parts(parts, torch.zeros(16, 512))
+    add_parts_residual(torch.zeros(2, 16, 2048), residual, torch.zeros(2048), x)
+    add_parts_swiglu(parts, parts, poisoned_activation(16, 512))
+    add_parts_swiglu_packed(parts, parts)
 
 
 def compile_all(name: str) -> int:
     recorder = Recorder((NVIDIA | AMD)[name])
-    num_gluon = many_rows(recorder.target) if name in NVIDIA else 0
+    num_gluon = many_rows(recorder.target) + expert_rows(recorder.target) if name in NVIDIA else 0
     recorder.record(draws)
+    recorder.record(around_experts)
     if name in ("sm_80", "sm_90", "gfx942"):  # formats differ no further between cards
         recorder.record(other_formats)
     return len(recorder.compiled) + num_gluon

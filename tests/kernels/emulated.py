@@ -24,8 +24,8 @@ def many_rows(x: torch.Tensor, weight: QuantWeight, out: torch.Tensor) -> None:
 
 def in_order(x: torch.Tensor) -> torch.Tensor:
     """f32, columns as the matrix has them."""
-    plain = torch.empty(x.shape)
-    plain[:, fragment_order(x.shape[1])] = x.float()
+    plain = torch.empty(x.shape, device=x.device)
+    plain[:, fragment_order(x.shape[1]).to(x.device)] = x.float()
     return plain
 
 

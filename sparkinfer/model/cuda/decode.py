@@ -76,19 +76,41 @@ def empty_activation(
     return QuantActivation(values, plane(blocks), plane(blocks), plain, plane(blocks))
 
 
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """The large tensors of a step, which steps that follow one another may share.
+
+    logits:   [num_seqs, vocab_size] f32
+    partial, lse: what `paged_decode` works in
+    """
+
+    logits: Tensor
+    partial: Tensor
+    lse: Tensor
+
+    @classmethod
+    def empty(cls, weights: DecodeWeights, num_seqs: int, device: torch.device) -> Workspace:
+        heads = weights.heads
+        shape = (num_seqs, heads.num_q_heads, NUM_SPLITS)
+        logits = torch.empty(num_seqs, weights.output.num_rows, device=device)
+        return cls(logits, torch.empty(*shape, heads.head_dim, device=device), torch.empty(*shape, device=device))
+
+
 class DecodeStep:
     """The step for one batch size. Owns its scratch tensors; every launch goes to the current stream."""
 
-    def __init__(self, weights: DecodeWeights, num_seqs: int, device: torch.device, pdl: bool = True) -> None:
+    def __init__(
+        self, weights: DecodeWeights, num_seqs: int, device: torch.device, pdl: bool = True,
+        workspace: Workspace | None = None,
+    ) -> None:
+        """workspace: of so many sequences or more; None: one of its own."""
         self.weights = weights
         self.pdl = pdl
         self.residual = torch.empty(num_seqs, weights.hidden_size, dtype=torch.float32, device=device)
         self.hidden = empty_activation(num_seqs, weights.hidden_size, device)
-        self.logits = torch.empty(num_seqs, weights.output.num_rows, dtype=torch.float32, device=device)
-        heads = weights.heads
-        partial = torch.empty(num_seqs, heads.num_q_heads, NUM_SPLITS, heads.head_dim, dtype=torch.float32,
-                              device=device)
-        self.workspace = (partial, torch.empty(partial.shape[:3], dtype=torch.float32, device=device))
+        workspace = workspace or Workspace.empty(weights, num_seqs, device)
+        self.logits = workspace.logits[:num_seqs]
+        self.workspace = (workspace.partial[:num_seqs], workspace.lse[:num_seqs])
         self._scratch: dict[tuple[str, int, int], Tensor | QuantActivation] = {}
         self._num_seqs = num_seqs
         self._device = device
