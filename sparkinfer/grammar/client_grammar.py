@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from llguidance.gbnf_to_lark import any_to_lark
 
 from sparkinfer.errors import RequestError
 from sparkinfer.grammar import char_set
-from sparkinfer.grammar.output_grammar import Rule
+from sparkinfer.grammar.output_grammar import Rule, text_without
 from sparkinfer.grammar.pattern import PatternError, PatternTooLargeError, full_match
+from sparkinfer.grammar.trial import possible_beginning
 
 _OPTIONS = re.compile(r"^\s*%llguidance\s*\{\s*\}\s*$", re.MULTILINE)
 
 
-def regex_rule(pattern: str, path: str) -> Rule:
+def regex_rule(pattern: str, path: str, kept_out: Collection[str] = ()) -> Rule:
     """Text that matches the whole of `pattern`, whose own anchors at its ends say nothing more.
 
     What Python's syntax does not have is taken for that of llguidance, which is Rust's. Raises RequestError 400.
+    kept_out: what the text must not have in it
     """
+    regex = _whole(pattern, path)
+    if not kept_out:
+        return Rule(regex, path=path)
+    helpers = {"FORMATTED": f"{regex} & {text_without(kept_out)}"}
+    return Rule("FORMATTED", helpers, path=path, places={"FORMATTED": path})
+
+
+def _whole(pattern: str, path: str) -> str:
     inner = pattern.removeprefix("^")
     if inner.endswith("$") and not inner.endswith("\\$"):
         inner = inner[:-1]
@@ -27,10 +38,10 @@ def regex_rule(pattern: str, path: str) -> Rule:
     except PatternTooLargeError as error:
         raise RequestError(400, f"{path}: {error}", param=path, code="invalid_grammar") from error
     except PatternError:
-        return Rule(f"/(?:{_escaped_slashes(inner)})/", path=path)
+        return f"/(?:{_escaped_slashes(inner)})/"
     except RecursionError:
         raise RequestError(400, f"{path}: is nested too deeply", param=path, code="invalid_grammar") from None
-    return Rule(f"/{terms[0].regex}/", path=path)
+    return f"/{terms[0].regex}/"
 
 
 def _escaped_slashes(pattern: str) -> str:
@@ -42,8 +53,11 @@ def _escaped_slashes(pattern: str) -> str:
     return re.sub(r"(\\.)|/", lambda match: match[1] or r"\/", pattern, flags=re.DOTALL)
 
 
-def lark_rule(grammar: str, path: str) -> Rule:
-    """Text of a grammar in Lark's notation, or in GBNF; its rules are its own. Raises RequestError 400."""
+def lark_rule(grammar: str, path: str, kept_out: Collection[str] = ()) -> Rule:
+    """Text of a grammar in Lark's notation, or in GBNF; its rules are its own. Raises RequestError 400.
+
+    kept_out: what the text must not begin with, blanks aside
+    """
     try:
         lark = any_to_lark(grammar) if "::=" in grammar else grammar
     except Exception as error:  # the library raises nothing narrower for what a client wrote
@@ -54,4 +68,9 @@ def lark_rule(grammar: str, path: str) -> Rule:
     lark = _OPTIONS.sub("", lark)
     if "%llguidance" in lark:
         raise RequestError(400, f"{path}: %llguidance is not supported", param=path, code="invalid_grammar")
-    return Rule(f"%lark {{\n{lark}\n}}", path=path)
+    rule = Rule(f"%lark {{\n{lark}\n}}", path=path)
+    markup = possible_beginning(rule.text, kept_out)
+    if markup is not None:
+        message = f"{path}: its text may begin with {markup!r}, which has a meaning of its own for this model"
+        raise RequestError(400, message, param=path, code="invalid_grammar")
+    return rule

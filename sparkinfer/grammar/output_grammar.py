@@ -134,8 +134,14 @@ _Trie = dict[str, Any]  # what may follow, by its first character; "" ends a tex
 _ESCAPED = re.compile(r"[\\.+*?()|\[\]{}^$#&\-~/]")
 
 
-def choice_rule(choices: Iterable[str], path: str) -> Rule:
-    """One of `choices`. Raises RequestError 400 naming `path` when there is none."""
+def choice_rule(choices: Iterable[str], path: str, kept_out: Collection[str] = ()) -> Rule:
+    """One of `choices`. Raises RequestError 400 naming `path` when there is none, or one with one of `kept_out`."""
+    choices = list(choices)
+    for choice in choices:
+        markup = next((text for text in kept_out if text in choice), None)
+        if markup is not None:
+            message = f"{path}: {markup!r} has a meaning of its own for this model"
+            raise RequestError(400, message, param=path, code="invalid_grammar")
     texts = [literal(text) for text in dict.fromkeys(choices) if text]
     if not texts:
         raise RequestError(400, f"{path}: at least one text that is not empty is needed", param=path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Iterable
 
 import numpy as np
 from llguidance import LLTokenizer
@@ -13,6 +14,8 @@ from sparkinfer.grammar.output_grammar import OutputGrammar
 from sparkinfer.grammar.pattern import PatternError
 from sparkinfer.grammar.tokenizer_adapter import byte_tokenizer
 
+MAX_BLANKS = 3
+_BLANKS = (" ", "\n", "\t", "\r")
 _EMPTY = "NoExtensionBias"  # llguidance's word for a terminal that nothing matches
 
 _byte_tokenizer = byte_tokenizer(())
@@ -37,6 +40,32 @@ def complaint(rule: str) -> str | None:
     except GrammarError as error:
         return str(error)
     return None
+
+
+def possible_beginning(rule: str, texts: Iterable[str]) -> str | None:
+    """Which of `texts` a rule's text may begin with, behind a few blanks or none; None also for what is no rule."""
+    try:
+        waiting = [Matcher.compile(OutputGrammar(f"start: {rule}"), _byte_tokenizer)]
+    except GrammarError:
+        return None
+    for _ in range(MAX_BLANKS + 1):
+        for matcher in waiting:
+            for text in texts:
+                if _takes(matcher, text) is not None:
+                    return text
+        waiting = [taken for matcher in waiting for blank in _BLANKS if (taken := _takes(matcher, blank)) is not None]
+    return None
+
+
+def _takes(matcher: Matcher, text: str) -> Matcher | None:
+    """The matcher behind `text`."""
+    copy = matcher.copy()
+    try:
+        for byte in text.encode():
+            copy.accept(byte)
+    except GrammarError:
+        return None
+    return copy
 
 
 def place_to_blame(grammar: OutputGrammar, tokenizer: LLTokenizer, seconds: float = 1.0) -> str | None:

@@ -69,7 +69,7 @@ def _answer(spec: GrammarSpec, rules: Rules, on_begun: OnBegun) -> str:
     if spec.output_format is None:
         return "TEXT"
     on_begun("response_format")
-    rules["formatted"] = format_rule(spec.output_format)
+    rules["formatted"] = format_rule(spec.output_format, _kept_out(spec))
     return "formatted"
 
 
@@ -110,17 +110,25 @@ def _segments(spec: GrammarSpec, answer: str, calls: list[tuple[int, str]]) -> s
     return f'(" to=self" {message} REASONING {turn})? ({" | ".join(parts)})'
 
 
-def format_rule(output_format: OutputFormat) -> Rule:
-    """The form that the client wants content to have."""
+def _kept_out(spec: GrammarSpec) -> tuple[str, ...]:
+    """What content must not spell whatever its form, because the answer's reader would take it for something else."""
+    return MARKUP[spec.protocol] if spec.protocol or spec.can_reason or spec.starts_in_reasoning else ()
+
+
+def format_rule(output_format: OutputFormat, kept_out: tuple[str, ...] = ()) -> Rule:
+    """The form that the client wants content to have; text without any of `kept_out`, but for strings in JSON.
+
+    Raises RequestError 400.
+    """
     match output_format:
         case JsonObjectFormat():
             return json_object_rule()
         case JsonSchemaFormat():
             return json_rule(json.loads(output_format.schema), "response_format.json_schema.schema")
         case ChoiceFormat():
-            return choice_rule(output_format.choices, "choice")
+            return choice_rule(output_format.choices, "choice", kept_out)
         case RegexFormat():
-            return regex_rule(output_format.pattern, "regex")
+            return regex_rule(output_format.pattern, "regex", kept_out)
         case GrammarFormat():
-            return lark_rule(output_format.grammar, "grammar")
+            return lark_rule(output_format.grammar, "grammar", kept_out)
     raise RequestError(400, "this form of output is not supported", param="response_format")

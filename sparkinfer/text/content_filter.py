@@ -98,7 +98,7 @@ class ContentFilter:
         """Content that was held back, at the end. is_complete: the model ended the answer, and no limit did."""
         if self.has_ended:
             return ""
-        content = self._pass(self._calls.flush()) if self._calls is not None else ""
+        content = self._pass(self._calls.flush(is_complete=is_complete)) if self._calls is not None else ""
         if self.has_ended:
             return content
         content += self._release()

@@ -1,28 +1,22 @@
-"""Grammars of whole answers: what is admitted is what the readers take, and a random walk always gets to an end."""
+"""Grammars of whole answers: what is admitted is what the readers take."""
 
 from __future__ import annotations
 
 import json
-import random
 from typing import Any
 
-import numpy as np
 import pytest
-from llguidance import LLTokenizer
 
 from sparkinfer.errors import RequestError
-from sparkinfer.grammar.checker import first_violation
-from sparkinfer.grammar.grammar_spec import GrammarSpec
-from sparkinfer.grammar.matcher import GrammarError, Matcher
-from sparkinfer.grammar.output_grammar import OutputGrammar
-from sparkinfer.grammar.tokenizer_adapter import byte_tokenizer
+from sparkinfer.grammar.matcher import GrammarError
 from sparkinfer.request import (
     ChatPrompt,
     ChoiceFormat,
+    GrammarFormat,
     JsonObjectFormat,
-    JsonSchemaFormat,
     Message,
     OutputFormat,
+    RegexFormat,
     Request,
     RequestId,
     Tool,
@@ -31,94 +25,25 @@ from sparkinfer.request import (
 from sparkinfer.sampling_params import SamplingParams
 from sparkinfer.text.answer_grammar import answer_grammar
 from sparkinfer.text.content_filter import ContentFilter
-from sparkinfer.text.output_parser import OutputParser
 from sparkinfer.text.reply_options import content_options
-from sparkinfer.text.segment_parser import SegmentParser
 from sparkinfer.text.tool_protocols.protocol import ToolProtocol
-
-QWEN, HERMES, MUSE = ToolProtocol.QWEN_XML, ToolProtocol.HERMES, ToolProtocol.MUSE
-SPECIAL = {
-    QWEN: ("<tool_call>", "</tool_call>", "<think>", "</think>"),
-    HERMES: (),
-    MUSE: ("<|start|>", "<|message|>", "<|eom|>"),
-}
-GET_TIME = {
-    "type": "object",
-    "properties": {
-        "zone": {"type": "string"},
-        "style": {"type": "string", "enum": ["short", "long"]},
-        "digits": {"type": "integer", "minimum": 0, "maximum": 9},
-        "box": {"type": "object", "properties": {"html": {"type": "string"}}, "additionalProperties": False},
-        "code": {"type": "string", "pattern": "^[A-Z]{2}$"},
-        "maybe": {"anyOf": [{"type": "string"}, {"type": "null"}]},
-    },
-    "required": ["zone"],
-    "additionalProperties": False,
-}
-TOOLS = (
-    Tool(name="get_time", definition="{}", parameters=json.dumps(GET_TIME)),
-    Tool(name="now", definition="{}", parameters='{"type": "object", "properties": {}}'),
-)
-PERSON = {
-    "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 8}, "tags": {"type": "array", "items": {"enum": ["<", 1]}}},
-    "required": ["name"],
-    "additionalProperties": False,
-}
-PERSON_FORMAT = JsonSchemaFormat(schema=json.dumps(PERSON))
-
-
-def spec(protocol: ToolProtocol = QWEN, **fields: Any) -> GrammarSpec:
-    return GrammarSpec(special_tokens=SPECIAL[protocol], protocol=protocol, **({"tools": TOOLS} | fields))
-
-
-class Model:
-    """A vocabulary of bytes and the protocol's special tokens."""
-
-    def __init__(self, protocol: ToolProtocol, grammar: OutputGrammar) -> None:
-        self.special = SPECIAL[protocol]
-        self.tokenizer: LLTokenizer = byte_tokenizer(self.special)
-        self.matcher = Matcher.compile(grammar, self.tokenizer)
-
-    def tokens(self, text: str) -> list[int]:
-        tokens: list[int] = []
-        while text:
-            named = next((i for i, name in enumerate(self.special) if text.startswith(name)), None)
-            if named is None:
-                tokens += text[0].encode()
-                text = text[1:]
-            else:
-                tokens.append(256 + named)
-                text = text[len(self.special[named]):]
-        return tokens
-
-    def text(self, tokens: list[int]) -> str:
-        pieces = [bytes([token]) if token < 256 else self.special[token - 256].encode() for token in tokens]
-        return b"".join(pieces).decode()
-
-    def admits(self, text: str) -> bool:
-        try:
-            for token in self.tokens(text):
-                self.matcher.accept(token)
-        except GrammarError:
-            return False
-        return self.matcher.is_accepting
-
-
-def admits(text: str, protocol: ToolProtocol = QWEN, **fields: Any) -> bool:
-    return Model(protocol, answer_grammar(spec(protocol, **fields))).admits(text)
-
-
-def qwen(name: str, **arguments: str) -> str:
-    body = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in arguments.items())
-    return f"<tool_call>\n<function={name}>\n{body}</function>\n</tool_call>"
-
-
-CALL, NOW = qwen("get_time", zone="UTC"), qwen("now")
-REQUIRED = ToolPolicy(choice="required")
-NAMED = ToolPolicy(choice="required", allowed=("now",))
-SINGLE = ToolPolicy(parallel=False)
-NONE = ToolPolicy(choice="none")
+from tests.text.answers import (
+    CALL,
+    HERMES,
+    MUSE,
+    NAMED,
+    NONE,
+    NOW,
+    PERSON_FORMAT,
+    QWEN,
+    REQUIRED,
+    SINGLE,
+    TOOLS,
+    Model,
+    admits,
+    qwen,
+    spec,
+)  # fmt: skip
 
 QWEN_CASES: list[tuple[ToolPolicy, str, bool]] = [
     (ToolPolicy(), "", True), (ToolPolicy(), "x < 10 and <b>bold</b>, <tool, <<to", True), (ToolPolicy(), CALL, True),
@@ -236,6 +161,10 @@ FORMATS: list[tuple[OutputFormat, str, bool]] = [
     (JsonObjectFormat(), '{"a": [1, {}]}', True), (JsonObjectFormat(), "[]", False),
     (JsonObjectFormat(), '{"a": 1e400}', False), (JsonObjectFormat(), "{}" + "\n" * 40, False),
     (ChoiceFormat(("yes", "no")), "no", True), (ChoiceFormat(("yes", "no")), "maybe", False),
+    (RegexFormat("(.|\\n)*"), "x < 1 and <b>", True), (RegexFormat("(.|\\n)*"), CALL, True),
+    (RegexFormat("(.|\\n)*"), CALL.replace("get_time", "get_date"), False),
+    (RegexFormat("(.|\\n)*"), "a </think>", False),
+    (RegexFormat("(.|\\n)*"), f"prose {CALL}", False), (GrammarFormat('start: "a" /<?b+/'), "a<bb", True),
 ]  # fmt: skip
 
 
@@ -244,6 +173,35 @@ def test_a_form_or_a_call(output_format: OutputFormat, text: str, is_admitted: b
     assert admits(text, output_format=output_format) == is_admitted
     thinking = {"starts_in_reasoning": True, "can_reason": True}
     assert admits("hm</think>\n\n" + text, output_format=output_format, **thinking) == is_admitted
+
+
+@pytest.mark.parametrize("output_format", [
+    ChoiceFormat(("yes", "<tool_call>")), GrammarFormat("start: /(.|\\n)*/"), GrammarFormat('start: " "* "<" /.*/'),
+])  # fmt: skip
+@pytest.mark.parametrize("policy", [ToolPolicy(), NONE])
+def test_a_form_that_spells_a_call_is_refused(output_format: OutputFormat, policy: ToolPolicy) -> None:
+    with pytest.raises(RequestError, match="<tool_call>"):
+        answer_grammar(spec(HERMES, policy=policy, output_format=output_format))
+
+
+NAMES = ["$filter", "größe", "a b", "user/id", "@type", 'x"y', "a\\b", "😀", "a=b", "parameter"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_arguments_have_any_name(name: str) -> None:
+    schema = json.dumps({"type": "object", "properties": {name: {"type": "integer"}}, "required": [name]})
+    tools = (Tool(name="f", definition="{}", parameters=schema),)
+    assert admits(qwen("f", **{name: "1"}), tools=tools)
+    arguments = json.dumps({name: 1}, ensure_ascii=False)
+    assert admits(f'<tool_call>\n{{"name": "f", "arguments": {arguments}}}\n</tool_call>', HERMES, tools=tools)
+
+
+@pytest.mark.parametrize("name", ["", "a>b", "<b>", "a\nb", "k" * 300])
+def test_a_name_that_no_tag_can_hold_is_refused(name: str) -> None:
+    tools = (Tool(name="f", definition="{}", parameters=json.dumps({"properties": {name: {}}})),)
+    with pytest.raises(RequestError, match="cannot have an argument named"):
+        answer_grammar(spec(QWEN, tools=tools))
+    assert admits('{"a": 1}', HERMES, tools=tools, output_format=JsonObjectFormat())
 
 
 def test_other_protocols() -> None:
@@ -300,99 +258,3 @@ def test_a_schema_that_cannot_be_kept_to_is_refused_by_tool_and_keyword(
     assert caught.value.status == 400
     assert "tools[1].function.parameters" in caught.value.message
     assert keyword in caught.value.message
-
-
-ENDS = [b"\n</parameter>", b"</atem:parameter>"]
-
-
-def way_out(tokens: list[int]) -> int | None:
-    """The byte that goes on with the end of a value, if one has begun."""
-    tail = bytes(token for token in tokens[-20:] if token < 256)
-    lengths = [(n, end) for end in ENDS for n in range(1, len(end)) if tail.endswith(end[:n])]
-    if not lengths:
-        return None
-    length, end = max(lengths)
-    return end[length]
-
-
-def walk(model: Model, rng: random.Random, most: int = 3000) -> list[int] | None:
-    """Tokens of a random answer, None if it takes too long. Ends where it may, now and then."""
-    words = np.zeros(-(-(256 + len(model.special) + 1) // 32), np.int32)
-    end = 256 + len(model.special)
-    tokens: list[int] = []
-    while len(tokens) < most:
-        model.matcher.fill(words)
-        allowed = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little")[: end + 1]).tolist()
-        assert allowed, f"dead end after {model.text(tokens)!r}"
-        structure = [token for token in allowed if token >= 256 or chr(token) in '"}]\n<>/']
-        token = rng.choice(structure if structure and rng.random() < 0.6 else allowed)
-        if (out := way_out(tokens)) in allowed and rng.random() < 0.9:
-            token = out
-        if token == end:
-            return tokens
-        model.matcher.accept(token)
-        tokens.append(token)
-    return None
-
-
-SHAPES: list[tuple[ToolPolicy, OutputFormat | None]] = [
-    (ToolPolicy(), None), (REQUIRED, None), (NAMED, None), (SINGLE, None), (NONE, None),
-    (ToolPolicy(), PERSON_FORMAT), (NONE, PERSON_FORMAT),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("protocol", [QWEN, HERMES, MUSE])
-@pytest.mark.parametrize(("policy", "output_format"), SHAPES)
-@pytest.mark.parametrize("thinks", [False, True])
-def test_whatever_the_grammar_lets_out_is_read_and_right(
-    protocol: ToolProtocol, policy: ToolPolicy, output_format: OutputFormat | None, thinks: bool
-) -> None:
-    thinking = {"starts_in_reasoning": True, "can_reason": True} if thinks and protocol is QWEN else {}
-    grammar = answer_grammar(spec(protocol, policy=policy, output_format=output_format, **thinking))
-    assert grammar.approximations == ()
-    prompt = ChatPrompt(messages=(Message(role="user", content="x"),), tools=TOOLS)
-    request = Request(
-        request_id=RequestId(1), prompt=prompt, sampling=SamplingParams(max_tokens=9), tool_policy=policy,
-        output_format=output_format,
-    )  # fmt: skip
-    options = content_options(request, protocol).enforced(grammar.approximations)
-    rng = random.Random(f"{protocol} {policy} {output_format} {thinks}")
-    compiled = Model(protocol, grammar)
-    start = compiled.matcher
-    num_finished = 0
-    for _ in range(8):
-        compiled.matcher = start.copy()
-        tokens = walk(compiled, rng)
-        if tokens is None:
-            continue
-        num_finished += 1
-        text = compiled.text(tokens)
-        parser: Any = SegmentParser() if protocol is MUSE else OutputParser(bool(thinking))
-        content = "".join(parser.push(char)[1] for char in text) + parser.flush()[1]
-        check_answer(ContentFilter(options), content, policy, output_format)
-    assert num_finished
-
-
-def check_answer(
-    content_filter: ContentFilter, content: str, policy: ToolPolicy, output_format: OutputFormat | None
-) -> None:
-    shown, deltas = "", []
-    for char in content:
-        shown += content_filter.push(char)
-        deltas += content_filter.take_calls()
-    shown += content_filter.flush(is_complete=True)
-    assert content_filter.failure is None
-    calls: list[list[str]] = []
-    for delta in deltas:
-        if delta.name:
-            calls.append([delta.name, ""])
-        calls[-1][1] += delta.arguments
-    for name, arguments in calls:
-        schema = next(json.loads(tool.parameters) for tool in TOOLS if tool.name == name)
-        assert first_violation(schema, json.loads(arguments)) is None
-        assert not policy.allowed or name in policy.allowed
-    assert policy.choice != "required" or calls
-    assert policy.choice != "none" or not calls
-    assert policy.parallel or len(calls) <= 1
-    if output_format is not None and not calls:
-        assert first_violation(PERSON, json.loads(shown)) is None

@@ -19,7 +19,7 @@ from sparkinfer.grammar.schema_document import SchemaDocument, fail
 from sparkinfer.grammar.shapes import LiteralShape, ObjectShape, Part, Parts, StringShape
 from sparkinfer.grammar.terminals import SHARED, raw_string
 from sparkinfer.grammar.trial import is_satisfiable
-from sparkinfer.text.tool_protocols.markup import Tags
+from sparkinfer.text.tool_protocols.markup import MAX_NAME_CHARACTERS, Tags
 
 _NO_STRING = {"type": ["number", "boolean", "null", "array", "object"]}
 _NAME = "[A-Za-z0-9_.:\\-]{1,64}"
@@ -64,6 +64,7 @@ class ArgumentRules:
         """The arguments of one shape; None if one that is required has no value."""
         members = []
         for name in shape.listed:
+            self._check_name(name)
             value = self._value(self._expansion.property_parts(shape, name))
             texts = self._value_texts(value)
             if texts:
@@ -80,6 +81,11 @@ class ArgumentRules:
         if not extra and least > len(members):
             return None
         return CountedSequence(self._helper, members, extra, (least, most)).text().replace("JSON_COMMA ", "") or '""'
+
+    def _check_name(self, name: str) -> None:
+        """Names stand in tags as they are."""
+        if not name or len(name) > MAX_NAME_CHARACTERS or any(char in name for char in f"<>\r\n{self._tags.tail}"):
+            fail(f"{self._path}.properties", f"the model's tool calls cannot have an argument named {name[:64]!r}")
 
     def _helper(self, text: str) -> str:
         return self._rules.helper(text.replace("JSON_COMMA ", ""))

@@ -10,6 +10,9 @@ from sparkinfer.text.markers import match_start, partial_length
 from sparkinfer.text.tool_protocols.call_writer import CallWriter, ToolOffer, ToolOutputError
 
 
+MIN_TAG = 6  # characters of a tag that nobody writes who does not mean it: "<tool_"
+
+
 class _Part(Enum):
     CONTENT = auto()
     ANSWER = auto()      # content to the end, whatever it spells
@@ -58,10 +61,17 @@ class CallParser(ABC):
         content, self._content = self._content, ""
         return content, self._calls.take()
 
-    def flush(self) -> str:
-        """Content that was held back, at the end of the stream. A call that is not complete stays so."""
+    def flush(self, *, is_complete: bool) -> str:
+        """Content that was held back, at the end of the stream. A call that is not complete stays so.
+
+        What looks like the beginning of a tag is no content. is_complete: the model itself ended the reply there; then
+        it takes more to look like one.
+        """
         held, self._held = self._held, ""
-        return held if self._part is _Part.CONTENT else ""
+        if self._part is not _Part.CONTENT:
+            return ""
+        begun = partial_length(held, self._opening)
+        return held[:-begun].rstrip() if begun >= (MIN_TAG if is_complete else 1) else held
 
     @abstractmethod
     def _open(self) -> None:

@@ -76,7 +76,7 @@ def cut(text: str, lengths: Sequence[int]) -> list[str]:
 
 def read(
     protocol: ToolProtocol, text: str, lengths: Sequence[int] = (1000,), *, offered: ToolOffer | None = None,
-    calls_come_first: bool = False,
+    calls_come_first: bool = False, is_complete: bool = True,
 ) -> ReadReply:
     """Read `text`, cut as `lengths` says; ToolOutputError as the parser raises it."""
     parser = call_parser(protocol, offered or offer(), calls_come_first=calls_come_first)
@@ -86,7 +86,7 @@ def read(
         assert parser.num_held <= len(text)
         reply.content += content
         reply.deltas += deltas
-    reply.content += parser.flush()
+    reply.content += parser.flush(is_complete=is_complete)
     for delta in reply.deltas:
         if delta.name:
             assert delta.index == len(reply.calls)

@@ -81,11 +81,20 @@ def test_strings_stream_as_growing_json() -> None:
     assert any(text.startswith('{"text":"one') and not text.endswith("}") for text in sent)
 
 
-@pytest.mark.parametrize("content", ["Use < interface > here", "a <tool", "<tool_cal", "x <tool_call", "end \n\n", "<"])
+@pytest.mark.parametrize("content", ["Use < interface > here", "a <tool", "end \n\n", "<", "x <tool_c> y"])
 @pytest.mark.parametrize("lengths", [[1], [3], [100]])
 def test_what_only_begins_like_a_call_is_content(content: str, lengths: list[int]) -> None:
     reply = read(QWEN, content, lengths)
     assert (reply.content, reply.calls) == (content, [])
+
+
+@pytest.mark.parametrize("lengths", [[1], [3], [100]])
+@pytest.mark.parametrize(("text", "is_complete", "content"), [
+    ("x \n<tool_call", True, "x"), ("<tool_cal", True, ""), ("x <tool", False, "x"), ("Hi.\n<", False, "Hi."),
+    ("<tool_call", False, ""), ("a < b", False, "a < b"), ("end \n", False, "end \n"),
+])  # fmt: skip
+def test_half_a_tag_at_the_end_is_no_content(text: str, is_complete: bool, content: str, lengths: list[int]) -> None:
+    assert read(QWEN, text, lengths, is_complete=is_complete).content == content
 
 
 def test_content_streams_while_no_call_is_in_sight() -> None:
