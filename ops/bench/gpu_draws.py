@@ -16,6 +16,7 @@ from sparkinfer.engine import cuda_draw
 from sparkinfer.engine.sampler import draw
 from sparkinfer.engine.sampling_batch import RandomBatch, SamplingSlots
 from sparkinfer.engine.scheduler_output import Admission, ScheduledSequence
+from sparkinfer.engine.sequence import SlotId
 from sparkinfer.sampling_params import SamplingParams
 
 DEVICE = torch.device("cuda", 0)
@@ -30,8 +31,11 @@ def controls_of(num_rows: int, controls: dict[str, float]) -> RandomBatch:
     slots = SamplingSlots(num_rows, DEVICE)
     for slot in range(num_rows):
         sampling = SamplingParams(max_tokens=9, seed=slot, temperature=0.7, **controls)
-        slots.admit(slot, Admission(sampling, [1], ()))
-    rows = [ScheduledSequence(None, slot, 3, 1, None, 0, (), True) for slot in range(num_rows)]  # type: ignore[arg-type]
+        slots.admit(SlotId(slot), Admission(sampling, [1], ()))
+    rows = [
+        ScheduledSequence(None, SlotId(slot), 3, 1, None, 0, (), True)  # type: ignore[arg-type]  # no sequence behind it
+        for slot in range(num_rows)
+    ]
     return slots.build(rows).random[0]
 
 

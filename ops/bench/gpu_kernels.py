@@ -19,7 +19,7 @@ from kernels.launch import block_tile, row_tile
 from kernels.moe_down import moe_down
 from kernels.moe_gate_up import moe_gate_up
 from kernels.paged_decode import AttentionTile, PagedKV, paged_decode
-from kernels.quant_format import QuantFormat, QuantWeight
+from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
 from kernels.quant_gemv import quant_gemv
 from kernels.quant_gemv_residual import quant_gemv_residual
 from kernels.quant_swiglu import quant_swiglu
@@ -39,9 +39,9 @@ ATTENTION = [(64, 4, 2), (64, 8, 2), (64, 4, 3), (64, 8, 3), (128, 8, 1), (128, 
 EPS = 1e-6
 
 
-def _gemv(groups: list[list[QuantWeight]], x: object) -> Variants:
+def _gemv(groups: list[list[QuantWeight]], x: QuantActivation) -> Variants:
     found: Variants = {}
-    out = torch.empty(x.num_tokens, sum(w.num_rows for w in groups[0]), device="cuda")  # type: ignore[attr-defined]
+    out = torch.empty(x.num_tokens, sum(w.num_rows for w in groups[0]), device="cuda")
     first = groups[0][0]
     for warps, rows, depth in ROWS:
         chunks = 32 * warps if first.format == QuantFormat.F32 else 32
@@ -52,7 +52,7 @@ def _gemv(groups: list[list[QuantWeight]], x: object) -> Variants:
     return found
 
 
-def _residual(weights: list[QuantWeight], x: object, group: int, step: DecodeStep) -> Variants:
+def _residual(weights: list[QuantWeight], x: QuantActivation, group: int, step: DecodeStep) -> Variants:
     found: Variants = {}
     norm = torch.ones(weights[0].num_rows, device="cuda")
     for warps, chunks, depth in BLOCKS:

@@ -24,13 +24,18 @@ class StatePool:
         self.pools: list[Tensor] = []
         if not layers:
             return
-        conv_shape, state_shape = state_shapes(hparams)
+        conv_shape, state_shape = self.shapes(hparams)
         conv = torch.zeros(len(layers), num_slots, *conv_shape, device=device)
         state = torch.zeros(len(layers), num_slots, *state_shape, device=device)
         self.pools = [conv, state]
         for row, layer in enumerate(layers):
             self.conv[layer] = conv[row]
             self.state[layer] = state[row]
+
+    @staticmethod
+    def shapes(hparams: HParams) -> tuple[tuple[int, int], tuple[int, int, int]]:
+        """Of one slot of one layer: conv, state."""
+        return state_shapes(hparams)
 
     def reset(self, slots: Tensor) -> None:
         """Zero the slots of sequences that start anew.

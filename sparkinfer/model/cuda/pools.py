@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from sparkinfer.checkpoint.hparams import HParams
@@ -23,21 +22,11 @@ class RingStatePool(StatePool):
     conv:   per layer [num_slots, 4, channels] f32
     """
 
-    def __init__(self, hparams: HParams, num_slots: int, device: torch.device) -> None:
-        self.num_slots = num_slots
-        layers = [i for i, layer_type in enumerate(hparams.layer_types) if layer_type == "gated_delta_net"]
-        self.conv: list[Tensor | None] = [None] * len(hparams.layer_types)
-        self.state: list[Tensor | None] = [None] * len(hparams.layer_types)
-        self.pools: list[Tensor] = []
-        if not layers:
-            return
+    @staticmethod
+    def shapes(hparams: HParams) -> tuple[tuple[int, int], tuple[int, int, int]]:
+        """Of one slot of one layer: conv, state."""
         (channels, _), state_shape = state_shapes(hparams)
-        conv = torch.zeros(len(layers), num_slots, RING_COLUMNS, channels, device=device)
-        state = torch.zeros(len(layers), num_slots, *state_shape, device=device)
-        self.pools = [conv, state]
-        for row, layer in enumerate(layers):
-            self.conv[layer] = conv[row]
-            self.state[layer] = state[row]
+        return (RING_COLUMNS, channels), state_shape
 
 
 @dataclass(frozen=True, slots=True)
