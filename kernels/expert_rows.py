@@ -19,6 +19,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, warpgroup_mma, warpgroup_mma_wait
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.fragments import SCALE, fragment, from_row, load_group, tile_layout, unpack
 from kernels.many_rows import FORMATS, GROUP, ROWS, has_wgmma
@@ -104,10 +105,13 @@ def _run_products(
 def _expert_rows_kernel(
     q_ptr, h_ptr, s_ptr, d_ptr, uq_ptr, uh_ptr, us_ptr, ud_ptr, x_ptr, y_ptr, order_ptr, runs_ptr, num_runs_ptr,
     FMT: gl.constexpr, COLS: gl.constexpr, NUM_ROWS: gl.constexpr, TOP_K: gl.constexpr, M: gl.constexpr,
-    STAGES: gl.constexpr, IS_PAIR: gl.constexpr, HAS_WGMMA: gl.constexpr,
+    STAGES: gl.constexpr, IS_PAIR: gl.constexpr, HAS_WGMMA: gl.constexpr, PDL: gl.constexpr,
 ):
     """IS_PAIR: y[sorted row] = silu(gate x[token]) * (up x[token]), packed; else y[pair] = down x[sorted row]."""
     TILES: gl.constexpr = NUM_ROWS // 64
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
     run = gl.program_id(0) // TILES
     if run < gl.load(num_runs_ptr):
         ACC: gl.constexpr = (
@@ -157,18 +161,20 @@ class _Launch:
     other: QuantWeight
     rows: int
     is_pair: bool
+    pdl: bool
 
     def run(self, x: Tensor, y: Tensor, runs: Runs, top_k: int) -> None:
         planes = [p for w in (self.weight, self.other) for p in (w.quants, w.high, w.scales, w.supers)]
         _expert_rows_kernel[(self.rows // ROWS * runs.most,)](
             *planes, x, y, runs.order, runs.table, runs.count, FMT=int(self.weight.format), COLS=self.weight.num_cols,
             NUM_ROWS=self.rows, TOP_K=top_k, M=runs.length, STAGES=STAGES, IS_PAIR=self.is_pair,
-            HAS_WGMMA=has_wgmma(x), num_warps=4,
+            HAS_WGMMA=has_wgmma(x), PDL=self.pdl, num_warps=4, **({"launch_pdl": True} if self.pdl else {}),
         )
 
 
 def expert_gate_up(
-    x: Tensor, gate: QuantWeight, up: QuantWeight, runs: Runs, top_k: int, num_experts: int, out: Tensor
+    x: Tensor, gate: QuantWeight, up: QuantWeight, runs: Runs, top_k: int, num_experts: int, out: Tensor,
+    pdl: bool = False,
 ) -> None:
     """silu(gate x) * (up x) of every (token, expert) pair, sorted by expert.
 
@@ -177,17 +183,19 @@ def expert_gate_up(
     runs:      of the pairs, `sort_tokens`
     out:       [num_tokens * top_k, ffn] f16, written in the order of `pack_halves`
     """
-    _Launch(gate, up, gate.num_rows // num_experts, is_pair=True).run(x, out, runs, top_k)
+    _Launch(gate, up, gate.num_rows // num_experts, is_pair=True, pdl=pdl).run(x, out, runs, top_k)
 
 
-def expert_down(h: Tensor, down: QuantWeight, runs: Runs, top_k: int, num_experts: int, out: Tensor) -> None:
+def expert_down(
+    h: Tensor, down: QuantWeight, runs: Runs, top_k: int, num_experts: int, out: Tensor, pdl: bool = False
+) -> None:
     """down h of every pair, put where the pair was before it was sorted.
 
     h:     [num_tokens * top_k, ffn], of `expert_gate_up`
     down:  [num_experts * hidden, ffn]
     out:   [num_tokens * top_k, hidden] f32 or f16, written
     """
-    _Launch(down, down, down.num_rows // num_experts, is_pair=False).run(h, out, runs, top_k)
+    _Launch(down, down, down.num_rows // num_experts, is_pair=False, pdl=pdl).run(h, out, runs, top_k)
 
 
 def run_length(num_tokens: int, top_k: int, num_experts: int) -> int:

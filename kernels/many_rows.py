@@ -16,6 +16,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, warpgroup_mma, warpgroup_mma_wait
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.fragments import SCALE, fragment, from_row, load_group, tile_layout, unpack
 from kernels.quant_format import QuantFormat, QuantWeight
@@ -42,7 +43,7 @@ def _fetch(x_ptr, buffer, group, is_real, M: gl.constexpr, COLS: gl.constexpr):
 @gluon.jit
 def _many_rows_kernel(
     q_ptr, h_ptr, s_ptr, d_ptr, num_rows, x_ptr, y_ptr, stride_y, stride_split, FMT: gl.constexpr, COLS: gl.constexpr,
-    M: gl.constexpr, STAGES: gl.constexpr, HAS_WGMMA: gl.constexpr,
+    M: gl.constexpr, STAGES: gl.constexpr, HAS_WGMMA: gl.constexpr, PDL: gl.constexpr,
 ):
     ACC: gl.constexpr = (
         gl.NVMMADistributedLayout([3, 0], [4, 1], [16, M, 16]) if HAS_WGMMA
@@ -60,9 +61,13 @@ def _many_rows_kernel(
     buffers = gl.allocate_shared_memory(
         gl.float16, [STAGES, M, 128], gl.NVMMASharedLayout.get_default_for([M, 128], gl.float16)
     )
+    if PDL:
+        gdc_launch_dependents()
+    tile = load_group(FMT, planes, row, first, COLS)  # weights, which no kernel before writes
+    if PDL:
+        gdc_wait()
     for stage in gl.static_range(STAGES - 1):
         _fetch(x_ptr, buffers.index(stage), first + stage, first + stage < last, M, COLS)
-    tile = load_group(FMT, planes, row, first, COLS)
     acc = gl.zeros((64, M), gl.float32, ACC)
     for group in range(first, last):
         async_copy.wait_group(STAGES - 2)
@@ -106,7 +111,7 @@ def has_wgmma(x: Tensor) -> bool:
     return x.is_cuda and torch.cuda.get_device_capability(x.device)[0] == 9
 
 
-def many_rows(x: Tensor, weight: QuantWeight, out: Tensor) -> None:
+def many_rows(x: Tensor, weight: QuantWeight, out: Tensor, pdl: bool = False) -> None:
     """Products of one matrix, cut along the columns into out.shape[0] parts that are still to be added up.
 
     x:          [num_tokens, num_cols] f16 in the order of `pack_halves`; num_tokens 16, 32, 64 or 128
@@ -117,5 +122,5 @@ def many_rows(x: Tensor, weight: QuantWeight, out: Tensor) -> None:
     _many_rows_kernel[(triton.cdiv(weight.num_rows, ROWS), splits)](
         weight.quants, weight.high, weight.scales, weight.supers, weight.num_rows, x, out, out.stride(1), out.stride(0),
         FMT=int(weight.format), COLS=weight.num_cols, M=num_tokens, STAGES=STAGES,
-        HAS_WGMMA=has_wgmma(x), num_warps=4,
+        HAS_WGMMA=has_wgmma(x), PDL=pdl, num_warps=4, **({"launch_pdl": True} if pdl else {}),
     )

@@ -53,7 +53,7 @@ class Rows:
             return plain_rows.plain_rows(x, weight, eps if span else None, pdl)
         if weight.format in HALVES:
             return _half_product(self.form(HALVES[weight.format]), weight.quants)[None]
-        return _many_parts(self.form(None), weight)
+        return _many_parts(self.form(None), weight, self._arguments[3])
 
 
 def project(
@@ -69,7 +69,7 @@ def project(
         target = out[:, first : first + weight.num_rows]
         first += weight.num_rows
         if fits(weight, x.num_tokens) and num_splits(weight) == 1:
-            many_rows(rows.form(None), weight, target[None])
+            many_rows(rows.form(None), weight, target[None], pdl)
         elif rows.takes(weight):
             add_parts(rows.parts(weight), target, pdl)
         else:
@@ -109,13 +109,13 @@ def takes_feed_forward(x: QuantActivation, gate: QuantWeight, down: QuantWeight)
 
 def feed_forward_parts(rows: Rows, gate: QuantWeight, up: QuantWeight, down: QuantWeight, pdl: bool) -> Tensor:
     """down(silu(gate x) * up x), [num_splits, num_tokens, num_rows] f32, still to be added up."""
-    return _many_parts(add_parts_swiglu_packed(rows.parts(gate), rows.parts(up), pdl), down)
+    return _many_parts(add_parts_swiglu_packed(rows.parts(gate), rows.parts(up), pdl), down, pdl)
 
 
-def _many_parts(packed: Tensor, weight: QuantWeight) -> Tensor:
+def _many_parts(packed: Tensor, weight: QuantWeight, pdl: bool) -> Tensor:
     shape = (num_splits(weight), packed.shape[0], weight.num_rows)
     parts = torch.empty(shape, dtype=torch.float32, device=packed.device)
-    many_rows(packed, weight, parts)
+    many_rows(packed, weight, parts, pdl)
     return parts
 
 

@@ -72,7 +72,7 @@ def many_rows(target: GPUTarget) -> int:
     others = {"x_ptr": "*fp16", "y_ptr": "*fp32", "num_rows": "i32", "stride_y": "i32", "stride_split": "i32"}
     for kind, num_tokens in jobs:
         constants = {"FMT": int(kind), "COLS": 2048, "M": num_tokens, "STAGES": STAGES,
-                     "HAS_WGMMA": int(target.arch) == 90}
+                     "HAS_WGMMA": int(target.arch) == 90, "PDL": int(target.arch) >= 90}
         _gluon(_many_rows_kernel, kind, constants, others, target)
     return len(jobs)
 
@@ -83,7 +83,8 @@ def expert_rows(target: GPUTarget) -> int:
     others = {"x_ptr": "*fp16", "order_ptr": "*i32", "runs_ptr": "*i32", "num_runs_ptr": "*i32"}
     for kind, length, is_pair in jobs:
         constants = {"FMT": int(kind), "COLS": 2048, "NUM_ROWS": 512, "TOP_K": 8, "M": length,
-                     "STAGES": EXPERT_STAGES, "IS_PAIR": is_pair, "HAS_WGMMA": int(target.arch) == 90}
+                     "STAGES": EXPERT_STAGES, "IS_PAIR": is_pair, "HAS_WGMMA": int(target.arch) == 90,
+                     "PDL": int(target.arch) >= 90}
         _gluon(_expert_rows_kernel, kind, constants, others | {"y_ptr": "*fp16" if is_pair else "*fp32"}, target)
     return len(jobs)
 

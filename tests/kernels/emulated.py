@@ -13,7 +13,7 @@ from kernels.sort_tokens import Runs
 from sparkinfer.model.cuda import experts
 
 
-def many_rows(x: torch.Tensor, weight: QuantWeight, out: torch.Tensor) -> None:
+def many_rows(x: torch.Tensor, weight: QuantWeight, out: torch.Tensor, pdl: bool = False) -> None:
     """Parts of the columns, the activation's columns put back in order."""
     plain = in_order(x)
     bounds = [weight.num_cols // 128 * split // len(out) * 128 for split in range(len(out) + 1)]
@@ -34,7 +34,8 @@ def _runs(runs: Runs) -> list[list[int]]:
 
 
 def expert_gate_up(
-    x: torch.Tensor, gate: QuantWeight, up: QuantWeight, runs: Runs, top_k: int, num_experts: int, out: torch.Tensor
+    x: torch.Tensor, gate: QuantWeight, up: QuantWeight, runs: Runs, top_k: int, num_experts: int, out: torch.Tensor,
+    pdl: bool = False,
 ) -> None:
     gates, ups = (dequantize(w).view(num_experts, -1, w.num_cols) for w in (gate, up))
     plain, order = in_order(x), fragment_order(out.shape[1])
@@ -45,7 +46,8 @@ def expert_gate_up(
 
 
 def expert_down(
-    h: torch.Tensor, down: QuantWeight, runs: Runs, top_k: int, num_experts: int, out: torch.Tensor
+    h: torch.Tensor, down: QuantWeight, runs: Runs, top_k: int, num_experts: int, out: torch.Tensor,
+    pdl: bool = False,
 ) -> None:
     downs, plain = dequantize(down).view(num_experts, -1, down.num_cols), in_order(h)
     for expert, first, count, _ in _runs(runs):
