@@ -15,15 +15,17 @@ def check(config: Config) -> None:
     if config.prefix_cache.enabled:
         read_pinned_tokens(config.prefix_cache)
         if config.prefix_cache.directory:
-            _check_directory(config.prefix_cache.directory)
+            _check_directory("[prefix_cache] directory", config.prefix_cache.directory)
+    if config.server.responses_directory:
+        _check_directory("[server] responses_directory", config.server.responses_directory)
 
 
-def _check_directory(name: str) -> None:
+def _check_directory(key: str, name: str) -> None:
     """It can be written to, or be made in the nearest folder that is there."""
     path = Path(name).expanduser().absolute()
     while not path.exists() and path != path.parent:
         path = path.parent
     if not path.is_dir():
-        raise ConfigError(f"[prefix_cache] directory = {name!r}: {path} is not a directory")
+        raise ConfigError(f"{key} = {name!r}: {path} is not a directory")
     if not os.access(path, os.W_OK | os.X_OK):
-        raise ConfigError(f"[prefix_cache] directory = {name!r}: {path} is not writable")
+        raise ConfigError(f"{key} = {name!r}: {path} is not writable")

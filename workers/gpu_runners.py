@@ -67,6 +67,11 @@ def scripted_runner(
     return runner, plan
 
 
+def is_on_gpu(config: Config) -> bool:
+    """Whether the weights lie in a GPU's memory."""
+    return config.engine.runner != "scripted" and choose_device(config.engine.device).type == "cuda"
+
+
 def step_limits(config: Config) -> SchedulerConfig:
     """[scheduler] for the device in use: what a GPU computes in an instant would stop a CPU's streams for a second."""
     limits = config.scheduler

@@ -33,7 +33,7 @@ from workers import process
 from workers.gpu_cache import attach_disk, beside_pinned, pinned_tokens, reserve_snapshots, warm_up
 from workers.gpu_gauges import GpuGauges
 from workers.gpu_masks import TableMasks
-from workers.gpu_runners import scripted_runner, step_limits, torch_runner
+from workers.gpu_runners import is_on_gpu, scripted_runner, step_limits, torch_runner
 from workers.gpu_sink import RingSink
 from workers.process import WorkerContext
 from workers.service_info import service_info
@@ -164,7 +164,7 @@ def _body(context: WorkerContext) -> int:
     reserve_snapshots(config, cache, runner, status.beat)
     warm_up(pinned, cache, engine)
     is_greedy = config.engine.deterministic or config.model.sampling_defaults == "greedy"
-    info = service_info(config.model, gguf, hparams, plan.max_model_len, is_greedy)
+    info = service_info(config.model, gguf, hparams, plan.max_model_len, is_greedy) | {"is_on_gpu": is_on_gpu(config)}
     context.board.write_service_info(msgspec.json.encode(info))
     GpuScheduler(context, engine, sink, plan.num_blocks, cache.disk).run()
     return process.EXIT_CLEAN

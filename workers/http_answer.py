@@ -15,6 +15,7 @@ import time
 from typing import Protocol
 
 from ipc.messages import Delta, Failed, Finished, Started, TextEvent, Tokenized
+from sparkinfer.api.field_names import SAME_NAMES, FieldNames
 from sparkinfer.api.generation import Generation
 from sparkinfer.api.reply import Choice, KeptReply, Reply
 from sparkinfer.api.usage import Usage
@@ -157,8 +158,11 @@ class WholeBody:
 class Answer:
     """All prompts and choices of one HTTP request. Ends once: finished, failed or cancelled."""
 
-    def __init__(self, generation: Generation, body: Body, metrics: HttpMetrics, received_at: float) -> None:
-        """received_at: time.monotonic() when the request was read."""
+    def __init__(
+        self, generation: Generation, body: Body, metrics: HttpMetrics, received_at: float,
+        names: FieldNames = SAME_NAMES,
+    ) -> None:
+        """received_at: time.monotonic() when the request was read; names: of fields, in errors."""
         self.requests = generation.requests
         self.usage = Usage()
         self.error: RequestError | None = None
@@ -170,6 +174,7 @@ class Answer:
         self.started: asyncio.Future[None] = loop.create_future()  # first event of any kind, or cancelled
         self.finished: asyncio.Future[None] = loop.create_future()  # is_done
         self._body = body
+        self._names = names
         self._metrics = metrics
         self._last_write_at = 0.0
         self._received_at = received_at
@@ -195,7 +200,7 @@ class Answer:
         elif type(event) is Started:
             self._start(event)
         elif type(event) is Failed:
-            self.fail(_error_of(event))
+            self.fail(self._names.in_error(_error_of(event)))
 
     def flush(self, now: float) -> None:
         """The wake-up is over: write what it brought. now: time.monotonic()."""

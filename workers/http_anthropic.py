@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from sparkinfer.api.anthropic.reply import MessagesReply
-from sparkinfer.api.anthropic.request import parse_messages_prompt, parse_messages_request, read_format
+from sparkinfer.api.anthropic.request import FIELD_NAMES, parse_messages_prompt, parse_messages_request, read_format
 from sparkinfer.api.generation import Generation, MakeReply, NewRequestId
 from sparkinfer.api.models import ModelInfo
 from sparkinfer.api.schema import Object
@@ -27,7 +27,7 @@ class AnthropicRoutes:
     async def messages(self, exchange: Exchange) -> Response | None:
         """POST /v1/messages"""
         exchange.common_headers.append(("request-id", exchange.request_id))
-        return await self._generations.run(exchange, self._plan)
+        return await self._generations.run(exchange, self._plan, names=FIELD_NAMES)
 
     async def count_tokens(self, exchange: Exchange) -> Response:
         """POST /v1/messages/count_tokens"""

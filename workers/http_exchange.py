@@ -163,7 +163,9 @@ def json_response(value: Any, status: int = 200) -> Response:
     return Response(status, encode_json(value))
 
 
-def error_response(path: str, error: RequestError, extra: Mapping[str, str] | None = None) -> Response:
+def error_response(
+    path: str, error: RequestError, request_id: str, extra: Mapping[str, str] | None = None
+) -> Response:
     """The error in the shape of the API that `path` belongs to.
 
     A status that may be retried says after how many seconds.
@@ -173,4 +175,4 @@ def error_response(path: str, error: RequestError, extra: Mapping[str, str] | No
         headers.append(("retry-after", str(RETRY_AFTER_S[error.status])))
     if error.status == 401:
         headers.append(("www-authenticate", "Bearer"))
-    return Response(error.status, error_body(path, error), headers)
+    return Response(error.status, error_body(path, error, request_id), headers)

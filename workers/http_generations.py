@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
+import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable
@@ -17,6 +18,7 @@ from sparkinfer.api.chat import parse_chat
 from sparkinfer.api.chat_reply import ChatReply
 from sparkinfer.api.completions import parse_completion
 from sparkinfer.api.completions_reply import CompletionReply
+from sparkinfer.api.field_names import SAME_NAMES, FieldNames
 from sparkinfer.api.generation import Generation, MakeReply, NewRequestId, Plan
 from sparkinfer.api.models import ModelInfo
 from sparkinfer.api.schema import Object
@@ -32,8 +34,11 @@ from workers.http_service import Service
 from workers.http_slow_clients import Connections, UnreadMeter
 from workers.http_text_pool import TextPool
 
-Prepare = Callable[[Object], Awaitable[None]]
+Prepare = Callable[[Object], Awaitable[Response | None]]
 
+log = logging.getLogger("http")
+
+MAX_KINDS_TOLD = 100
 CLIENT_GONE = 499  # nginx's number for a client that left first; only ever seen in metrics
 
 
@@ -76,6 +81,7 @@ class Generations:
         self._max_unread_bytes = config.max_unsent_kib << 10
         self._connections = Connections()
         self._streams: set[StreamBody] = set()
+        self._skipped_kinds: set[str] = set()  # of tools, that the log was told of
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -113,8 +119,13 @@ class Generations:
             raise RequestError(503, "The model is not ready; please retry", code="not_ready")
         return info
 
-    async def run(self, exchange: Exchange, plan: Plan, prepare: Prepare | None = None) -> Response | None:
-        """Answer `exchange` as `plan` understands its body. prepare: looks up what the plan will need of the body."""
+    async def run(
+        self, exchange: Exchange, plan: Plan, prepare: Prepare | None = None, names: FieldNames = SAME_NAMES
+    ) -> Response | None:
+        """Answer `exchange` as `plan` understands its body.
+
+        prepare: looks up what the plan will need of the body, or has the answer; names: of fields, in errors.
+        """
         received_at = exchange.received_at
         self.num_requests += 1
         self._metrics.requests.inc()
@@ -123,14 +134,16 @@ class Generations:
         try:
             info = self.accepting()
             content = await exchange.json_object()
-            if prepare is not None:
-                await prepare(content)
+            ready = None if prepare is None else await prepare(content)
+            if ready is not None:
+                error = None
+                return ready
             generation, make_reply = plan(content, info, self._request_ids.new)
             generation = generation.of_client(
                 exchange.client_id, explain_cache=exchange.header("x-sparkinfer-explain-cache") == "1"
             )
             if generation.skipped_tools:
-                exchange.common_headers.append(("x-sparkinfer-skipped-tools", ", ".join(generation.skipped_tools)))
+                self._tell_skipped(exchange, generation.skipped_tools)
             reply = make_reply(secrets.token_hex(12), int(time.time()))
             body: StreamBody | WholeBody
             if generation.stream:
@@ -138,14 +151,14 @@ class Generations:
                 body = StreamBody(reply, generation.include_usage or self._always_stream_usage)
             else:
                 body = WholeBody(reply, generation.num_choices)
-            answer = Answer(generation, body, self._metrics, received_at)
+            answer = Answer(generation, body, self._metrics, received_at, names)
             exchange.usage = answer.usage
             response = await self._answer(exchange, answer, body)
             error = None
             return response
         except RequestError as failure:
-            error = failure
-            raise
+            error = names.in_error(failure)
+            raise error from failure.__cause__
         finally:
             outcome = self._count_end(answer, error, time.monotonic() - received_at)
             if self._traces is not None:
@@ -179,6 +192,15 @@ class Generations:
             watcher.cancel()
             self._abandon(answer)
             self._close(answer, body)
+
+    def _tell_skipped(self, exchange: Exchange, kinds: tuple[str, ...]) -> None:
+        """Tools that no client of ours can run: a header says so, a counter, and once for each kind the log."""
+        exchange.common_headers.append(("x-sparkinfer-skipped-tools", ", ".join(kinds)))
+        self._metrics.skipped_tools.inc()
+        new = [kind for kind in kinds if kind not in self._skipped_kinds]
+        if new and len(self._skipped_kinds) < MAX_KINDS_TOLD:
+            self._skipped_kinds.update(new)
+            log.warning("tools of these types are skipped: %s (request %s)", ", ".join(new), exchange.request_id)
 
     def _meter(self, exchange: Exchange) -> UnreadMeter | None:
         client = exchange.scope.client

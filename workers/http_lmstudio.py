@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 
 from sparkinfer.api.blocks import Block
 from sparkinfer.api.chat import parse_chat
@@ -11,7 +12,7 @@ from sparkinfer.api.generation import Generation, MakeReply, NewRequestId
 from sparkinfer.api.lmstudio.documents import v0_model, v0_models, v1_models
 from sparkinfer.api.lmstudio.v0 import V0ChatReply, V0CompletionReply, without_endless
 from sparkinfer.api.lmstudio.v1_reply import LmStudioReply
-from sparkinfer.api.lmstudio.v1_request import LmStudioChat, parse_v1_chat
+from sparkinfer.api.lmstudio.v1_request import FIELD_NAMES, LmStudioChat, parse_v1_chat
 from sparkinfer.api.model_facts import check_model_name
 from sparkinfer.api.models import ModelInfo
 from sparkinfer.api.responses.store import StoredResponse
@@ -62,11 +63,12 @@ class LmStudioRoutes:
         """POST /api/v1/chat"""
         history: Items = []
 
-        async def look_up(body: Object) -> None:
+        async def look_up(body: Object) -> Response | None:
             history.extend(await self._store.history(exchange.client_id, body))
+            return None
 
         plan = functools.partial(self._plan_v1, exchange.client_id, history)
-        return await self._generations.run(exchange, plan, look_up)
+        return await self._generations.run(exchange, plan, look_up, FIELD_NAMES)
 
     async def no_embeddings(self, _exchange: Exchange) -> Response:
         """POST /api/v0/embeddings"""
@@ -84,16 +86,19 @@ class LmStudioRoutes:
         return asked.generation, functools.partial(LmStudioReply, model=info.model, save=save)
 
     async def _save(self, owner: int, asked: LmStudioChat, response_id: str, blocks: list[Block]) -> bool:
-        output = [_item(block) for block in blocks]
-        response = {"id": response_id, "object": "response", "status": "completed", "output": output}
+        output = [_item(block, f"{response_id}_{i}") for i, block in enumerate(blocks)]
+        response = asked.response | {"id": response_id, "created_at": int(time.time()), "output": output}
         return await self._store.put(owner, StoredResponse(response, asked.items))
 
 
-def _item(block: Block) -> dict[str, object]:
+def _item(block: Block, item_id: str) -> dict[str, object]:
     """As the Responses API has it."""
+    head = {"id": item_id, "status": "completed"}
     if block.kind == "reasoning":
-        return {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": block.text}]}
-    return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": block.text}]}
+        part = {"type": "reasoning_text", "text": block.text}
+        return {**head, "type": "reasoning", "summary": [], "content": [part]}
+    text = {"type": "output_text", "text": block.text, "annotations": [], "logprobs": []}
+    return {**head, "type": "message", "role": "assistant", "content": [text]}
 
 
 def _checked(body: Object, info: ModelInfo) -> Object:

@@ -12,7 +12,7 @@ from typing import Any
 
 from sparkinfer.api.generation import Generation, MakeReply, NewRequestId
 from sparkinfer.api.lmstudio.sdk_reply import PredictionReply
-from sparkinfer.api.lmstudio.sdk_request import parse_prediction
+from sparkinfer.api.lmstudio.sdk_request import FIELD_NAMES, parse_prediction
 from sparkinfer.api.models import ModelInfo
 from sparkinfer.api.schema import Object
 from sparkinfer.api.sse import encode_json
@@ -81,7 +81,7 @@ async def predict(channel: Channel, exchange: Exchange, generations: Generations
 
         return prediction.generation, remember
 
-    await generations.run(exchange, plan)
+    await generations.run(exchange, plan, names=FIELD_NAMES)
     if exchange.sent_status == CLIENT_GONE:
         channel.send_bytes(replies[-1].stopped())
     return exchange.sent_status

@@ -90,6 +90,7 @@ class HttpMetrics:
         for kind in ("prompt", "completion"):
             self._tokens.labels(kind)
         self._choices = self._counter("choices", "Choices by how they ended", "finish_reason")
+        self.skipped_tools = self._counter("requests_with_skipped_tools", "Requests with tools nobody here can run")
         self.cut_off = self._counter("clients_cut_off", "Clients that stopped reading their stream")
         self.first_token = self._latency("time_to_first_token_seconds", "Request read to first text", _TTFT_BUCKETS)
         self.inter_token = self._latency("inter_token_latency_seconds", "Between writes of a stream", _ITL_BUCKETS)

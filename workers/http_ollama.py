@@ -11,6 +11,8 @@ from sparkinfer.api.models import ModelInfo
 from sparkinfer.api.ollama.documents import ps_document, show_document, tags_document, version_document
 from sparkinfer.api.ollama.reply import OllamaReply
 from sparkinfer.api.ollama.request import (
+    CHAT_NAMES,
+    GENERATE_NAMES,
     check_model,
     is_load,
     load_reply,
@@ -70,12 +72,15 @@ class OllamaRoutes:
         raise RequestError(501, "this server has one model, and its operator chooses it")
 
     async def _answer(self, exchange: Exchange, *, is_chat: bool) -> Response | None:
-        info = self._generations.accepting()
-        body = await exchange.json_object()
-        if is_load(body):
+        async def load(body: Object) -> Response | None:
+            if not is_load(body):
+                return None
+            info = self._generations.accepting()
             check_model(body, info)
             return Response(200, load_reply(body, info, timestamp(time.time()), is_chat=is_chat))
-        return await self._generations.run(exchange, functools.partial(_plan, is_chat))
+
+        names = CHAT_NAMES if is_chat else GENERATE_NAMES
+        return await self._generations.run(exchange, functools.partial(_plan, is_chat), load, names)
 
 
 def _plan(

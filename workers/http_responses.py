@@ -8,7 +8,12 @@ from typing import Any
 from sparkinfer.api.generation import Generation, MakeReply, NewRequestId
 from sparkinfer.api.models import ModelInfo
 from sparkinfer.api.responses.reply import ResponsesReply
-from sparkinfer.api.responses.request import ResponsesRequest, parse_responses_prompt, parse_responses_request
+from sparkinfer.api.responses.request import (
+    FIELD_NAMES,
+    ResponsesRequest,
+    parse_responses_prompt,
+    parse_responses_request,
+)
 from sparkinfer.api.responses.store import StoredResponse
 from sparkinfer.api.schema import Object
 from workers.http_exchange import Exchange, Response, json_response
@@ -33,11 +38,12 @@ class ResponsesRoutes:
         """POST /v1/responses"""
         history: Items = []
 
-        async def look_up(body: Object) -> None:
+        async def look_up(body: Object) -> Response | None:
             history.extend(await self._store.history(exchange.client_id, body))
+            return None
 
         plan = functools.partial(self._plan, exchange.client_id, history)
-        return await self._generations.run(exchange, plan, look_up)
+        return await self._generations.run(exchange, plan, look_up, FIELD_NAMES)
 
     async def count_tokens(self, exchange: Exchange) -> Response:
         """POST /v1/responses/input_tokens"""

@@ -14,15 +14,20 @@ from sparkinfer.api.ollama.errors import ollama_error_json
 from sparkinfer.errors import RequestError
 
 _BY_PREFIX: tuple[tuple[tuple[str, ...], Callable[[RequestError], bytes]], ...] = (
-    (("/v1/messages",), anthropic_error_json),
     (("/api/v0", "/api/v1"), lmstudio_error_json),
     (("/api",), ollama_error_json),
 )
 
 
-def error_body(path: str, error: RequestError) -> bytes:
+def error_body(path: str, error: RequestError, request_id: str) -> bytes:
     """The body of an error response to a request for `path`, whether or not there is such a route."""
+    if _is_below(path, "/v1/messages"):
+        return anthropic_error_json(error, request_id)
     for prefixes, write in _BY_PREFIX:
-        if any(path == prefix or path.startswith(prefix + "/") for prefix in prefixes):
+        if any(_is_below(path, prefix) for prefix in prefixes):
             return write(error)
     return error_json(error)
+
+
+def _is_below(path: str, prefix: str) -> bool:
+    return path == prefix or path.startswith(prefix + "/")

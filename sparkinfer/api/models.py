@@ -37,6 +37,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     sampling_defaults: SamplingDefaults = SamplingDefaults()
     num_parameters: int = 0
     num_bytes: int = 0  # of the weights in the file
+    is_on_gpu: bool = False  # and not in the memory of the CPU
     metadata: dict[str, int | str] = {}  # the model's shape under GGUF's own names
 
     @property

@@ -47,9 +47,9 @@ SURFACE_OPERATIONS = (
     Operation("get", "/api/v0/models/{id}", "LM Studio: a model", "LmStudioModel", needs_key=True,
               errors=(401, 404, 503), error=_LM_STUDIO),
     Operation("post", "/api/v0/chat/completions", "LM Studio: answer a conversation", "LmStudioCompletion",
-              "LmStudioV0ChatRequest", "ChatCompletionChunk", True, (*GENERATION_ERRORS, 404), _LM_STUDIO),
+              "LmStudioV0ChatRequest", "LmStudioChunk", True, (*GENERATION_ERRORS, 404), _LM_STUDIO),
     Operation("post", "/api/v0/completions", "LM Studio: continue a text", "LmStudioCompletion",
-              "LmStudioV0Request", "Completion", True, (*GENERATION_ERRORS, 404), _LM_STUDIO),
+              "LmStudioV0Request", "LmStudioChunk", True, (*GENERATION_ERRORS, 404), _LM_STUDIO),
     Operation("get", "/api/v1/models", "LM Studio: the models", "LmStudioV1Models", needs_key=True,
               errors=(401, 503), error=_LM_STUDIO),
     Operation("post", "/api/v1/chat", "LM Studio: answer a message", "LmStudioChat", "LmStudioChatRequest",
@@ -139,6 +139,7 @@ SURFACE_SCHEMAS: dict[str, Schema] = {
     "LmStudioV0ChatRequest": body({"messages": _MESSAGES, "model": STRING, "stream": BOOLEAN}, "messages"),
     "LmStudioV0Request": body({"prompt": {}, "model": STRING, "stream": BOOLEAN}, "prompt"),
     "LmStudioCompletion": _reply("id", "object", "choices", "usage", "stats", "model_info", "runtime"),
+    "LmStudioChunk": _reply("id", "object", "choices", choices=array(OBJECT)),
     "LmStudioChatRequest": body(
         {
             "model": {"type": "string", "minLength": 1},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
+import openai
 import pytest
 
 from ipc.messages import Delta, Failed, Started
@@ -27,6 +28,7 @@ def test_v0_models(http: httpx.Client) -> None:
     }.items()  # fmt: skip
     assert http.get("/api/v0/models/tiny").json() == model
     assert http.get("/api/v0/models/other").json()["error"]["type"] == "model_not_found"
+    assert http.get("/api/v1/nothing").json()["error"]["type"] == "not_found"
 
 
 def test_v1_models(http: httpx.Client) -> None:
@@ -46,7 +48,11 @@ def test_v0_adds_figures(http: httpx.Client, path: str, body: dict[str, Any]) ->
         "tokens_per_second": 250.0, "time_to_first_token": 0.01, "generation_time": 0.02, "stop_reason": "eosFound",
     }  # fmt: skip
     assert reply["model_info"] == {"arch": "llama", "quant": "Q8_0", "format": "gguf", "context_length": 512}
-    assert http.post(path, json=body | {"stream": True}).text.endswith("data: [DONE]\n\n")
+    *_, last, done = parse_events(http.post(path, json=body | {"stream": True}).text)
+    assert {key: last.data[key] for key in ("stats", "model_info", "runtime")} == {
+        key: reply[key] for key in ("stats", "model_info", "runtime")
+    }
+    assert (last.data["choices"], done.data) == ([], "[DONE]")
     assert http.post(path, json=body | {"model": "other"}).status_code == 404
 
 
@@ -98,6 +104,9 @@ def test_v1_goes_on_by_id(app: AppServer, http: httpx.Client) -> None:
     assert "response_id" not in reply
     request = [app.pool.submitted.get() for _ in range(app.pool.submitted.qsize())][-1]
     assert [message.content for message in request.prompt.messages] == ["Hello", "one", "ab"]
+    with openai.OpenAI(base_url=f"{app.url}/v1", api_key="none", _strict_response_validation=True) as client:
+        stored = client.responses.retrieve(first)
+    assert (stored.output_text, stored.model, stored.status) == ("one", "tiny", "completed")
 
 
 @pytest.mark.parametrize(

@@ -148,17 +148,6 @@ def test_cancelling(app: AppServer, llm: lmstudio.LLM, has_started: bool) -> Non
     assert app.pool.aborts.get(timeout=20) == request.request_id
 
 
-def test_a_client_that_leaves_aborts_its_predictions(app: AppServer) -> None:
-    app.pool.script = lambda r: [[Started(r.request_id, 1)], ...]
-    client = lmstudio.Client(f"127.0.0.1:{app.port}")
-    streams = [client.llm.model().respond_stream("Hello") for _ in range(3)]
-    for stream in streams:
-        stream.start()
-    requests = {app.pool.submitted.get(timeout=20).request_id for _ in streams}
-    client.close()
-    assert {app.pool.aborts.get(timeout=20) for _ in streams} >= requests
-
-
 def test_refusals(app: AppServer, client: lmstudio.Client, llm: lmstudio.LLM) -> None:
     for name in ("other", "tinyish"):
         with pytest.raises(lmstudio.LMStudioModelNotFoundError, match=name):

@@ -36,6 +36,8 @@ def connected(app: AppServer, path: str = "/llm", **headers: str) -> Iterator[ht
 
 @contextlib.contextmanager
 def introduced(app: AppServer) -> Iterator[httpx_ws.WebSocketSession]:
+    while not app.pool.submitted.empty():
+        app.pool.submitted.get_nowait()
     with connected(app) as opened:
         opened.send_json(HELLO)
         assert opened.receive_json(timeout=20) == {"success": True}
@@ -183,6 +185,15 @@ def test_a_channel_that_is_open_cannot_be_opened(app: AppServer) -> None:
         kinds = [opened.receive_json(timeout=20)["type"] for _ in range(2)]
         assert "communicationWarning" in kinds
     app.pool.aborts.get(timeout=20)
+
+
+def test_a_client_that_leaves_aborts_its_predictions(app: AppServer) -> None:
+    app.pool.script = lambda r: [[Started(r.request_id, 1)], ...]
+    with introduced(app) as opened:
+        for channel_id in range(3):
+            opened.send_json(PREDICTION | {"channelId": channel_id})
+        requests = {app.pool.submitted.get(timeout=20).request_id for _ in range(3)}
+    assert {app.pool.aborts.get(timeout=20) for _ in range(3)} == requests
 
 
 def test_draining_refuses_predictions(app: AppServer) -> None:

@@ -21,16 +21,16 @@ _TYPES = {
 }
 
 
-def anthropic_error(error: RequestError) -> dict[str, Any]:
-    """{"type": "error", "error": {"type", "message"}, "request_id"}; the id stands in a header."""
+def anthropic_error(error: RequestError, request_id: str | None = None) -> dict[str, Any]:
+    """{"type": "error", "error": {"type", "message"}, "request_id"}; in a stream the id stands in a header alone."""
     fallback = "invalid_request_error" if error.status < 500 else "api_error"
     kind = _TYPES.get(error.status, fallback)
-    return {"type": "error", "error": {"type": kind, "message": _message(error)}, "request_id": None}
+    return {"type": "error", "error": {"type": kind, "message": _message(error)}, "request_id": request_id}
 
 
-def anthropic_error_json(error: RequestError) -> bytes:
+def anthropic_error_json(error: RequestError, request_id: str) -> bytes:
     """The body of an error response."""
-    return msgspec.json.encode(anthropic_error(error))
+    return msgspec.json.encode(anthropic_error(error, request_id))
 
 
 def _message(error: RequestError) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from sparkinfer.api.anthropic.conversation import read_conversation
 from sparkinfer.api.anthropic.tools import read_tools, skipped_kinds
+from sparkinfer.api.field_names import FieldNames
 from sparkinfer.api.generation import Generation, NewRequestId
 from sparkinfer.api.models import ModelInfo
 from sparkinfer.api.response_format import json_schema_format
@@ -28,6 +29,11 @@ from sparkinfer.api.schema import (
 )  # fmt: skip
 from sparkinfer.request import ChatPrompt, OutputFormat, Request, ToolPolicy
 
+FIELD_NAMES = FieldNames(
+    (r"response_format\.json_schema", "output_config.format"),
+    (r"tools\[(\d+)\]\.function\.parameters", r"tools[\1].input_schema"),
+    (r"messages\[\d+\]", "messages"),
+)
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 MAX_STOP_SEQUENCES = 64
 _THINKS = {"enabled": True, "adaptive": True, "between_tools": True, "disabled": False}

@@ -8,12 +8,15 @@ import msgspec
 
 from sparkinfer.errors import RequestError
 
-_TYPES = {404: "model_not_found", 501: "not_implemented"}
+_TYPES = {404: "not_found", 501: "not_implemented"}
 
 
 def lmstudio_error(error: RequestError) -> dict[str, Any]:
     """{"type", "message", "code", "param"}, all four always present."""
-    kind = _TYPES.get(error.status, "invalid_request" if error.status < 500 else "internal_error")
+    if error.code == "model_not_found":
+        kind = "model_not_found"
+    else:
+        kind = _TYPES.get(error.status, "invalid_request" if error.status < 500 else "internal_error")
     return {"type": kind, "message": error.message, "code": error.code, "param": error.param}
 
 

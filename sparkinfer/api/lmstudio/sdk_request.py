@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sparkinfer.api.field_names import FieldNames
 from sparkinfer.api.generation import Generation, NewRequestId
 from sparkinfer.api.lmstudio.sdk_documents import check_specifier
 from sparkinfer.api.lmstudio.sdk_history import read_messages
@@ -16,6 +17,16 @@ from sparkinfer.api.sampling import read_sampling
 from sparkinfer.api.schema import Object, as_object, fail, read_list, read_object
 from sparkinfer.request import ChatPrompt, Message, Prompt, Request, TextPrompt, Tool
 
+FIELD_NAMES = FieldNames(
+    (r"response_format\.json_schema\.schema|structured\.schema", "structured.jsonSchema"),
+    (r"tools\[(\d+)\]", r"tools.tools[\1]"),
+    (r"messages(\[\d+\])?", "history"),
+    (r"max_tokens", "maxPredictedTokens"),
+    (r"repetition_penalty", "repeatPenalty"),
+    (r"min_p", "minPSampling"),
+    (r"top_k", "topKSampling"),
+    (r"top_p", "topPSampling"),
+)
 DEFAULT_TAGS = ("<think>", "</think>")
 
 

@@ -1,4 +1,4 @@
-"""LM Studio's API version 0: OpenAI's completions with figures added to what is sent whole."""
+"""LM Studio's API version 0: OpenAI's completions with figures added to what is sent whole, or last."""
 
 from __future__ import annotations
 
@@ -26,9 +26,18 @@ class V0ChatReply(ChatReply):
     def __init__(self, reply_id: str, created: int, info: ModelInfo, *, exclude_reasoning: bool = False) -> None:
         super().__init__(reply_id, created, info, exclude_reasoning=exclude_reasoning)
         self._info = info
+        self._stop_reason = ""
 
     def whole(self, choices: Sequence[Choice], usage: Usage) -> dict[str, Any]:
-        return super().whole(choices, usage) | _figures(self._info, choices, usage)
+        return super().whole(choices, usage) | _figures(self._info, _reason_of(choices[0]), usage)
+
+    def finish(self, index: int, finish_reason: FinishReason, stop_string: str | None = None) -> bytes:
+        if index == 0:
+            self._stop_reason = _stop_reason(finish_reason, stop_string)
+        return super().finish(index, finish_reason, stop_string)
+
+    def _last_chunk(self, usage: Usage) -> dict[str, Any]:
+        return super()._last_chunk(usage) | _figures(self._info, self._stop_reason, usage)
 
 
 class V0CompletionReply(CompletionReply):
@@ -37,9 +46,18 @@ class V0CompletionReply(CompletionReply):
     def __init__(self, reply_id: str, created: int, info: ModelInfo) -> None:
         super().__init__(reply_id, created, info)
         self._info = info
+        self._stop_reason = ""
 
     def whole(self, choices: Sequence[Choice], usage: Usage) -> dict[str, Any]:
-        return super().whole(choices, usage) | _figures(self._info, choices, usage)
+        return super().whole(choices, usage) | _figures(self._info, _reason_of(choices[0]), usage)
+
+    def finish(self, index: int, finish_reason: FinishReason, stop_string: str | None = None) -> bytes:
+        if index == 0:
+            self._stop_reason = _stop_reason(finish_reason, stop_string)
+        return super().finish(index, finish_reason, stop_string)
+
+    def _last_chunk(self, usage: Usage) -> dict[str, Any]:
+        return super()._last_chunk(usage) | _figures(self._info, self._stop_reason, usage)
 
 
 def without_endless(body: Object) -> Object:
@@ -47,12 +65,18 @@ def without_endless(body: Object) -> Object:
     return {**body, "max_tokens": None} if body.get("max_tokens") == -1 else body
 
 
-def _figures(info: ModelInfo, choices: Sequence[Choice], usage: Usage) -> dict[str, Any]:
+def _stop_reason(finish_reason: FinishReason, stop_string: str | None) -> str:
+    return "stopStringFound" if stop_string is not None else _STOP_REASONS[finish_reason]
+
+
+def _reason_of(choice: Choice) -> str:
+    assert choice.finish_reason is not None
+    return _stop_reason(choice.finish_reason, choice.stop_string)
+
+
+def _figures(info: ModelInfo, reason: str, usage: Usage) -> dict[str, Any]:
     ttft_s = (usage.ttft_ms or 0.0) / 1000
     generation_s = max(1e-3, usage.generation_ms / 1000 - ttft_s)
-    choice = choices[0]
-    assert choice.finish_reason is not None
-    reason = "stopStringFound" if choice.stop_string is not None else _STOP_REASONS[choice.finish_reason]
     return {
         "stats": {
             "tokens_per_second": round(usage.completion_tokens / generation_s, 3),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from sparkinfer.api.field_names import FieldNames
 from sparkinfer.api.generation import Generation, NewRequestId
 from sparkinfer.api.model_facts import check_model_name
 from sparkinfer.api.models import ModelInfo
@@ -26,6 +27,10 @@ from sparkinfer.api.schema import (
 )  # fmt: skip
 from sparkinfer.request import ChatPrompt, Request
 
+FIELD_NAMES = FieldNames(
+    (r"messages(\[\d+\])?", "input"), (r"max_tokens", "max_output_tokens"), (r"repetition_penalty", "repeat_penalty")
+)
+
 Items = list[dict[str, Any]]
 
 _SHARED = ("temperature", "top_p", "top_k", "min_p", "seed")
@@ -38,10 +43,14 @@ _REASONING: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class LmStudioChat:
-    """What a body asks for. items: the whole chat, as input items of the Responses API, to be stored."""
+    """What a body asks for. items: the whole chat, as input items of the Responses API, to be stored.
+
+    response: what is stored with the answer, so that it can be read as one of the Responses API
+    """
 
     generation: Generation
     items: Items
+    response: dict[str, Any]
     store: bool
 
 
@@ -65,12 +74,31 @@ def parse_v1_chat(
     prompt = ChatPrompt(messages=conversation.finish("input"), template_kwargs=_REASONING[level] if level else {})
     request = Request(request_id=new_request_id(), prompt=prompt, sampling=read_sampling(_renamed(body), info, None))
     generation = Generation((request,), read_bool(body, "stream", False), True)
-    return LmStudioChat(generation, items, read_bool(body, "store", True))
+    return LmStudioChat(generation, items, _response(body, info), read_bool(body, "store", True))
+
+
+def _response(body: Object, info: ModelInfo) -> dict[str, Any]:
+    return {
+        "object": "response",
+        "status": "completed",
+        "error": None,
+        "incomplete_details": None,
+        "instructions": body.get("system_prompt"),
+        "metadata": {},
+        "model": info.model,
+        "parallel_tool_calls": True,
+        "previous_response_id": body.get("previous_response_id"),
+        "store": True,
+        "tool_choice": "none",
+        "tools": [],
+    }
 
 
 def _read_input(body: Object) -> dict[str, Any]:
     """The user's message: a text, or texts in order."""
     value = body.get("input")
+    if value is None:
+        fail("input", "is required", code="missing_required_parameter")
     texts = []
     if isinstance(value, str):
         texts = [value]

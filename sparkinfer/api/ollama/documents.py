@@ -24,8 +24,12 @@ def tags_document(info: ModelInfo) -> dict[str, Any]:
 
 def ps_document(info: ModelInfo) -> dict[str, Any]:
     """GET /api/ps: the models that are loaded."""
-    entry = _entry(info) | {"expires_at": NEVER, "size_vram": info.num_bytes, "context_length": info.max_model_len}
-    return {"models": [entry]}
+    size_vram = info.num_bytes if info.is_on_gpu else 0
+    return {
+        "models": [
+            _entry(info) | {"expires_at": NEVER, "size_vram": size_vram, "context_length": info.max_model_len}
+        ]
+    }
 
 
 def show_document(info: ModelInfo) -> dict[str, Any]:
@@ -35,7 +39,7 @@ def show_document(info: ModelInfo) -> dict[str, Any]:
         "license": "",
         "modelfile": f"FROM {_name(info)}",
         "parameters": f"temperature {defaults.temperature:g}\ntop_k {defaults.top_k}\ntop_p {defaults.top_p:g}",
-        "template": "",
+        "template": "{{ .Prompt }}",  # what Ollama says where the template is the model file's own
         "details": _details(info),
         "model_info": {
             "general.architecture": info.architecture,

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from sparkinfer.api.field_names import FieldNames
 from sparkinfer.api.generation import Generation, NewRequestId
 from sparkinfer.api.model_facts import check_model_name
 from sparkinfer.api.models import MAX_TOP_LOGPROBS, ModelInfo
@@ -30,6 +31,14 @@ from sparkinfer.api.schema import (
 )  # fmt: skip
 from sparkinfer.request import ChatPrompt, JsonObjectFormat, Message, OutputFormat, Prompt, Request, TextPrompt
 from sparkinfer.sampling_params import SamplingParams
+
+CHAT_NAMES = FieldNames(
+    (r"response_format\.json_schema\.schema|format\.schema", "format"),
+    (r"repetition_penalty", "options.repeat_penalty"),
+    (r"max_tokens", "options.num_predict"),
+    (r"(temperature|top_k|top_p|min_p|presence_penalty|frequency_penalty|logit_bias|seed|stop)", r"options.\1"),
+)
+GENERATE_NAMES = FieldNames((r"messages(\[\d+\])?", "prompt"), *CHAT_NAMES.pairs)
 
 _LEVELS = ("low", "medium", "high", "max")
 _RENAMED = {"repeat_penalty": "repetition_penalty"}

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sparkinfer.api.blocks import Block
 from sparkinfer.api.logprobs import TokenLogprob, chat_logprobs
 from sparkinfer.api.responses.conversation import encode_reasoning
+from sparkinfer.api.responses.freeform import FreeformInput, freeform_text
 from sparkinfer.api.responses.request import ResponsesRequest
-from sparkinfer.api.responses.tools import CUSTOM_INPUT, ClientTool
+from sparkinfer.api.responses.tools import ClientTool
 
 Event = tuple[str, dict[str, Any]]  # type and fields, but for its number
 
@@ -23,6 +23,8 @@ class OutputItems:
 
     def __init__(self, reply_id: str, asked: ResponsesRequest) -> None:
         self._num_logprobs = 0  # that went out with deltas of the item that is open
+        self._input = FreeformInput()  # of the call that is open
+        self._num_characters = 0  # of it that went out
         self._reply_id = reply_id
         self._tools = asked.tools
         self._wants_encrypted = asked.wants_encrypted_reasoning
@@ -30,6 +32,7 @@ class OutputItems:
     def begin(self, block: Block, position: int) -> Iterator[Event]:
         """The events that open an item."""
         self._num_logprobs = 0
+        self._input, self._num_characters = FreeformInput(), 0
         item = self.whole(Block(block.kind, block.call_id, block.name), position, "in_progress")
         if block.kind != "call":
             item["content"] = []
@@ -38,10 +41,9 @@ class OutputItems:
             yield "response.content_part.added", self._at(block, position) | {"part": self._part(block.kind, "", ())}
 
     def delta(self, block: Block, position: int, text: str) -> Iterator[Event]:
-        """The event for more text; a freeform call shows its input at the end alone."""
+        """The event for more text."""
         if block.kind == "call":
-            if not self._tool(block).is_custom:
-                yield "response.function_call_arguments.delta", self._at(block, position) | {"delta": text}
+            yield from self._call_delta(block, position, text)
             return
         fields = self._at(block, position) | {"delta": text}
         if block.kind == "content":
@@ -60,12 +62,24 @@ class OutputItems:
             yield f"response.{_PARTS[block.kind]}.done", done
             yield "response.content_part.done", where | {"part": part}
         elif self._tool(block).is_custom:
-            yield "response.custom_tool_call_input.delta", where | {"delta": item["input"]}
+            rest = item["input"][self._num_characters:]
+            if rest:
+                yield "response.custom_tool_call_input.delta", where | {"delta": rest}
             yield "response.custom_tool_call_input.done", where | {"input": item["input"]}
         else:
             done = where | {"name": item["name"], "arguments": item["arguments"]}
             yield "response.function_call_arguments.done", done
         yield "response.output_item.done", {"output_index": position, "item": item}
+
+    def _call_delta(self, block: Block, position: int, text: str) -> Iterator[Event]:
+        where = self._at(block, position)
+        if not self._tool(block).is_custom:
+            yield "response.function_call_arguments.delta", where | {"delta": text}
+            return
+        more = self._input.push(text)
+        if more:
+            self._num_characters += len(more)
+            yield "response.custom_tool_call_input.delta", where | {"delta": more}
 
     def whole(self, block: Block, position: int, status: str) -> dict[str, Any]:
         """The item with all that its block holds."""
@@ -84,7 +98,7 @@ class OutputItems:
         if tool.namespace is not None:
             item["namespace"] = tool.namespace
         if tool.is_custom:
-            return item | {"type": "custom_tool_call", "status": status, "input": _custom_input(block.text)}
+            return item | {"type": "custom_tool_call", "status": status, "input": freeform_text(block.text)}
         return item | {"type": "function_call", "status": status, "arguments": block.text}
 
     def _part(self, kind: str, text: str, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
@@ -105,12 +119,3 @@ class OutputItems:
 
 def _logprobs(entries: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
     return list(chat_logprobs(entries)["content"]) if entries else []
-
-
-def _custom_input(arguments: str) -> str:
-    """The text of a freeform call, however much of its arguments there is."""
-    try:
-        value = json.loads(arguments).get(CUSTOM_INPUT)
-    except (ValueError, AttributeError):
-        return ""
-    return value if isinstance(value, str) else ""

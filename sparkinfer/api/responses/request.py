@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from sparkinfer.api.field_names import FieldNames
 from sparkinfer.api.generation import Generation, NewRequestId
 from sparkinfer.api.models import MAX_TOP_LOGPROBS, ModelInfo
 from sparkinfer.api.response_format import SCHEMA_KEYS, json_schema_format
@@ -30,6 +31,13 @@ from sparkinfer.request import ChatPrompt, JsonObjectFormat, OutputFormat, Reque
 
 Items = list[dict[str, Any]]
 FindHistory = Callable[[str], Items]  # items up to and with a stored response; RequestError if there is none
+
+FIELD_NAMES = FieldNames(
+    (r"response_format\.json_schema", "text.format"),
+    (r"tools\[(\d+)\]\.function", r"tools[\1]"),
+    (r"messages(\[\d+\])?", "input"),
+    (r"max_tokens", "max_output_tokens"),
+)
 
 LOGPROBS = "message.output_text.logprobs"
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
