@@ -56,9 +56,7 @@ class Constraints:
         count = rows_per_text_worker(context.config.scheduler.max_num_seqs)
         first = context.spec.index * count
         rows = range(first, first + count)
-        self._masks = MaskWriter(context.mask_table, rows, self._stats, lambda request_id, reason: on_failure(
-            request_id, RequestError(500, f"the grammar cannot go on: {reason}", code="grammar_failed")
-        ), self._config.fast_forward)  # fmt: skip
+        self._masks = MaskWriter(context.mask_table, rows, self._stats, on_failure, self._config.fast_forward)
         self._begun: dict[RequestId, int] = {}  # with the number of choices
 
     async def start(self) -> None:
@@ -90,7 +88,7 @@ class Constraints:
             return
         self._begun[request_id] = len(constraint.mask_rows)
         for choice, row in enumerate(constraint.mask_rows):
-            self._masks.begin(request_id, choice, row, constraint.grammar.start.copy(), num_prompt_tokens)
+            self._masks.begin(request_id, choice, row, constraint.grammar, num_prompt_tokens)
 
     def give_back(self, constraint: Constraint) -> None:
         """The request ended before it began."""
@@ -117,6 +115,7 @@ class Constraints:
     def check(self) -> None:
         """Look after what takes too long, and publish the counts; called some times a second."""
         self._masks.check()
+        self._grammars.trim()
         status, stats = self._status, self._stats
         status.set_gauge(TextGauge.TOOL_REQUESTS, stats.num_tool_requests)
         status.set_gauge(TextGauge.STRUCTURED_REQUESTS, stats.num_structured_requests)

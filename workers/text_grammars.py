@@ -66,6 +66,10 @@ class Grammars:
             self._cache.put(key, grammar)
         return grammar
 
+    def trim(self) -> None:
+        """Let go of grammars that have grown too large or failed."""
+        self._cache.trim()
+
     async def check(self, calls: CallCheck) -> None:
         """Raises RequestError 400 for calls of earlier turns that the functions do not take."""
         await self._build(self._encoder.encode(calls))

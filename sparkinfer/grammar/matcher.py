@@ -13,10 +13,11 @@ from sparkinfer.grammar.output_grammar import OutputGrammar
 Words = npt.NDArray[np.int32]
 
 # Bounds on what a grammar may cost: fuel is llguidance's unit of work, some 50,000 a millisecond when a grammar is
-# compiled and 14,000 for a mask. What goes beyond is an error of that grammar.
+# compiled and 14,000 for a mask; a state of the lexer takes some 800 bytes. What goes beyond is an error of that
+# grammar.
 LIMITS = LLParserLimits(
     initial_lexer_fuel=4_000_000, step_lexer_fuel=500_000, max_grammar_size=500_000, max_items_in_row=10_000,
-    step_max_items=200_000, verbose_errors=False,
+    step_max_items=200_000, max_lexer_states=100_000, verbose_errors=False,
 )  # fmt: skip
 
 
@@ -25,6 +26,10 @@ _MAX_REASON = 300  # characters: llguidance may quote the whole grammar
 
 class GrammarError(Exception):
     """A grammar that cannot be compiled, or that cannot go on; the text says why, in llguidance's words."""
+
+
+class NotAllowedError(GrammarError):
+    """A token that the grammar does not allow: a fault of whoever chose it."""
 
 
 class Matcher:
@@ -64,10 +69,11 @@ class Matcher:
         self._check()
 
     def accept(self, token_id: int) -> None:
-        """Take note of the next token. Raises GrammarError when the grammar does not allow it."""
+        """Take note of the next token. Raises NotAllowedError when the grammar does not allow it, else GrammarError."""
         if not self._matcher.consume_token(token_id):
-            self._check()
-            raise GrammarError(f"token {token_id} is not allowed here")
+            if "lexer error" in self._matcher.get_error():
+                self._check()
+            raise NotAllowedError(f"token {token_id} is not allowed here")
 
     def forced(self) -> list[int]:
         """The tokens that must come next, if the grammar leaves no choice; as the model itself would cut their text."""

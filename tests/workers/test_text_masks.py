@@ -12,6 +12,8 @@ import pytest
 
 from ipc.mask_table import MaskTable
 from sparkinfer.engine.mask_source import allows
+from sparkinfer.errors import RequestError
+from sparkinfer.grammar.grammar_cache import CompiledGrammar
 from sparkinfer.grammar.matcher import GrammarError, Matcher
 from sparkinfer.grammar.output_grammar import OutputGrammar
 from sparkinfer.grammar.tokenizer_adapter import byte_tokenizer
@@ -30,10 +32,15 @@ def matcher(lark: str) -> Matcher:
     return Matcher.compile(OutputGrammar(lark), TOKENIZER)
 
 
+def grammar(lark: str) -> CompiledGrammar:
+    return CompiledGrammar(matcher(lark), (), len(lark))
+
+
 def with_writer(
-    body: Callable[[MaskWriter, TableMasks, list[tuple[RequestId, str]]], Awaitable[None]], rows: range = range(2, 5),
+    body: Callable[[MaskWriter, TableMasks, list[tuple[RequestId, RequestError]]], Awaitable[None]],
+    rows: range = range(2, 5),
     fast_forward: bool = False,
-) -> MaskStats:  # fmt: skip
+) -> MaskStats:
     """Run `body` with a writer of some rows of a table of six."""
     table, stats, failures = MaskTable.create(6, TOKENIZER.vocab_size), MaskStats(), []
     for row in rows:
@@ -65,7 +72,7 @@ def test_a_row_follows_its_tokens() -> None:
     async def body(writer: MaskWriter, masks: TableMasks, failures: list[object]) -> None:
         assert masks.ready(2, 99) is None  # what was left there is gone
         (row,) = await writer.take_rows(1)
-        writer.begin(REQUEST, 0, row, matcher('start: "a" ("b" | "c") "d"'), 10)
+        writer.begin(REQUEST, 0, row, grammar('start: "a" ("b" | "c") "d"'), 10)
         await until(lambda: masks.ready(row, 10) is not None)
         assert allowed(masks, row, 10) == {ord("a")}
         for position, (token, following) in enumerate([("a", {"b", "c"}), ("c", {"d"})], 11):
@@ -88,7 +95,7 @@ def test_a_row_follows_its_tokens() -> None:
 def test_tokens_that_leave_no_choice_stand_beside_the_mask() -> None:
     async def body(writer: MaskWriter, masks: TableMasks, failures: list[object]) -> None:
         (row,) = await writer.take_rows(1)
-        writer.begin(REQUEST, 0, row, matcher('start: /[0-9]/ "abc" /[0-9]/'), 5)
+        writer.begin(REQUEST, 0, row, grammar('start: /[0-9]/ "abc" /[0-9]/'), 5)
         await until(lambda: masks.ready(row, 5) is not None)
         assert masks.forced(row, 5) == []
         writer.push(REQUEST, 0, ord("1"))
@@ -108,10 +115,10 @@ def test_tokens_that_leave_no_choice_stand_beside_the_mask() -> None:
 
 
 def test_a_failed_grammar_fails_its_own_request() -> None:
-    async def body(writer: MaskWriter, masks: TableMasks, failures: list[tuple[RequestId, str]]) -> None:
+    async def body(writer: MaskWriter, masks: TableMasks, failures: list[tuple[RequestId, RequestError]]) -> None:
         good, bad = await writer.take_rows(2)
-        writer.begin(RequestId(1), 0, good, matcher("start: /[ab]+/"), 0)
-        writer.begin(RequestId(2), 0, bad, matcher("start: /[ab]+/"), 0)
+        writer.begin(RequestId(1), 0, good, grammar("start: /[ab]+/"), 0)
+        writer.begin(RequestId(2), 0, bad, grammar("start: /[ab]+/"), 0)
         writer.push(RequestId(1), 0, ord("a"))
         writer.push(RequestId(2), 0, ord("z"))
         writer.flush()
@@ -122,20 +129,32 @@ def test_a_failed_grammar_fails_its_own_request() -> None:
     with_writer(body)
 
 
-class Broken:
-    """A matcher that does what native code should not do."""
+class Odd:
+    """Stands for a matcher."""
+
+    def copy(self) -> Odd:
+        return self
+
+    def forced(self) -> list[int]:
+        return []
+
+
+class Broken(Odd):
+    """Does what native code should not do."""
 
     def fill(self, _: object) -> None:
         raise BaseException("panicked")
 
 
 def test_a_panic_fails_its_own_request(caplog: pytest.LogCaptureFixture) -> None:
-    async def body(writer: MaskWriter, masks: TableMasks, failures: list[tuple[RequestId, str]]) -> None:
+    async def body(writer: MaskWriter, masks: TableMasks, failures: list[tuple[RequestId, RequestError]]) -> None:
         rows = await writer.take_rows(2)
-        writer.begin(RequestId(2), 0, rows[0], Broken(), 0)  # type: ignore[arg-type]
-        writer.begin(RequestId(1), 0, rows[1], matcher("start: /[ab]+/"), 0)
+        writer.begin(RequestId(2), 0, rows[0], CompiledGrammar(Broken(), (), 0), 0)  # type: ignore[arg-type]
+        writer.begin(RequestId(1), 0, rows[1], grammar("start: /[ab]+/"), 0)
         await until(lambda: failures and masks.ready(rows[1], 0) is not None)
-        assert failures == [(2, "panicked")]
+        ((request_id, error),) = failures
+        assert (request_id, error.status) == (2, 500)
+        assert "panicked" in error.message
 
     with_writer(body)
     assert "masks could not be computed" in caplog.text
@@ -144,19 +163,71 @@ def test_a_panic_fails_its_own_request(caplog: pytest.LogCaptureFixture) -> None
 def test_a_mask_that_never_comes_fails_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
 
-    class Slow:
+    class Slow(Odd):
         def fill(self, _: object) -> None:
             release.wait()
 
-    async def body(writer: MaskWriter, masks: TableMasks, failures: list[tuple[RequestId, str]]) -> None:
+    async def body(writer: MaskWriter, masks: TableMasks, failures: list[tuple[RequestId, RequestError]]) -> None:
         rows = await writer.take_rows(1)
-        writer.begin(RequestId(3), 0, rows[0], Slow(), 0)  # type: ignore[arg-type]
+        writer.begin(RequestId(3), 0, rows[0], CompiledGrammar(Slow(), (), 0), 0)  # type: ignore[arg-type]
         writer.check()
         assert not failures
         monkeypatch.setattr(text_masks, "MASK_TIMEOUT_S", -1.0)
         writer.check()
         assert failures[0][0] == 3
         release.set()
+
+    with_writer(body)
+
+
+def test_a_slow_grammar_leaves_the_threads_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    at, release = threading.Event(), threading.Event()
+    threads: list[str] = []
+
+    class Slow(Odd):
+        def accept(self, _: int) -> None:
+            pass
+
+        def fill(self, _: object) -> None:
+            threads.append(threading.current_thread().name)
+            if len(threads) == 2:
+                at.set()
+                release.wait()
+
+    async def body(writer: MaskWriter, masks: TableMasks, failures: list[tuple[RequestId, RequestError]]) -> None:
+        rows = await writer.take_rows(3)
+        slow = CompiledGrammar(Slow(), (), 0)  # type: ignore[arg-type]
+        writer.begin(RequestId(1), 0, rows[0], slow, 0)
+        await until(lambda: masks.ready(rows[0], 0) is not None)
+        slow.took(1.0)
+        writer.push(RequestId(1), 0, 5)
+        writer.flush()
+        await until(at.is_set)
+        for number in (1, 2):  # on both threads
+            writer.begin(RequestId(9), number, rows[number], grammar("start: /[ab]+/"), 0)
+            await until(lambda row=rows[number]: masks.ready(row, 0) is not None)
+        monkeypatch.setattr(text_masks, "MAX_SLOW_BYTES", 1)
+        writer.check()
+        ((request_id, error),) = failures
+        assert (request_id, error.status, error.code) == (1, 400, "schema_too_complex")
+        release.set()
+
+    with_writer(body)
+    assert [name.startswith("slow") for name in threads] == [False, True]
+
+
+def test_a_limit_that_an_answer_runs_into_ends_its_grammar() -> None:
+    class Full(Odd):
+        def fill(self, _: object) -> None:
+            raise GrammarError("lexer error: too many states")
+
+    async def body(writer: MaskWriter, masks: TableMasks, failures: list[tuple[RequestId, RequestError]]) -> None:
+        (row,) = await writer.take_rows(1)
+        full = CompiledGrammar(Full(), (), 0)  # type: ignore[arg-type]
+        writer.begin(RequestId(1), 0, row, full, 0)
+        await until(lambda: failures)
+        assert (failures[0][1].status, failures[0][1].code) == (400, "schema_too_complex")
+        assert full.has_failed
 
     with_writer(body)
 
@@ -169,7 +240,7 @@ def test_rows_are_given_first_come_first_served_and_come_back() -> None:
         await asyncio.sleep(0)
         assert not few.done()  # one is free, but somebody else was here before
         for choice, row in enumerate(first):
-            writer.begin(REQUEST, choice, row, matcher("start: /[ab]+/"), 0)
+            writer.begin(REQUEST, choice, row, grammar("start: /[ab]+/"), 0)
         for choice in range(2):
             writer.end(REQUEST, choice)
         writer.end(REQUEST, 5)  # unknown
