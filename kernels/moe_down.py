@@ -25,11 +25,13 @@ from kernels.quant_unpack import chunk_columns, load_tile, unpack_scales, unpack
 @triton.jit
 def _slots(
     FMT: tl.constexpr, q_ptr, h_ptr, s_ptr, d_ptr, local, ids_ptr, logits_ptr, x_ptr, xs_ptr, xm_ptr, first_slot,
-    SLOTS: tl.constexpr, SPAN: tl.constexpr, ROUTED: tl.constexpr, N: tl.constexpr, FFN: tl.constexpr, W: tl.constexpr,
-    RT: tl.constexpr,
-    T: tl.constexpr, NATIVE: tl.constexpr,
+    SLOTS: tl.constexpr, SPAN: tl.constexpr, ROUTED: tl.constexpr, CHOSEN: tl.constexpr, N: tl.constexpr,
+    FFN: tl.constexpr, W: tl.constexpr, RT: tl.constexpr, T: tl.constexpr, NATIVE: tl.constexpr,
 ):
-    """sum over SLOTS slots of weight * (down h), [W, RT] f32, for rows `local`; chunks of all slots end to end."""
+    """sum over SLOTS slots of weight * (down h), [W, RT] f32, for rows `local`; chunks of all slots end to end.
+
+    CHOSEN: logits_ptr is where the weight of each slot stands
+    """
     PER_SLOT: tl.constexpr = FFN // chunk_columns(FMT)
     STEPS: tl.constexpr = (SLOTS * PER_SLOT + T - 1) // T
     zero = tl.arange(0, W) * 0
@@ -42,16 +44,16 @@ def _slots(
         if ROUTED:
             ids = tl.load(ids_ptr + slot_tile)
             bases = bases + (ids.to(tl.int64) * N,)
-            logits = logits + (logits_ptr + ids,)
         else:
-            bases = bases + (slot_tile.to(tl.int64) * 0,)
-            logits = logits + (logits_ptr + slot_tile * 0,)
+            ids = slot_tile * 0
+            bases = bases + (ids.to(tl.int64),)
+        logits = logits + (logits_ptr + (slot_tile if CHOSEN else ids),)
     tiles = ()
     for step in tl.static_range(STEPS):
         chunk = (step * T + tl.arange(0, T)) % PER_SLOT
         rows = bases[step] + local[None, :, :].to(tl.int64)
         tiles = tiles + (load_tile(FMT, q_ptr, h_ptr, s_ptr, d_ptr, rows, chunk, FFN),)
-    if ROUTED:
+    if ROUTED and not CHOSEN:
         # every slot's logit in each lane: [1, W, SPAN]
         every = tl.arange(0, SPAN)[None, None, :]
         ids = tl.load(ids_ptr + every + zero[None, :, None], mask=every < SLOTS, other=0)
@@ -62,7 +64,9 @@ def _slots(
     for step in tl.static_range(STEPS):
         place = step * T + tl.arange(0, T)
         logit = tl.load(logits[step])
-        if ROUTED:
+        if CHOSEN:
+            score = logit
+        elif ROUTED:
             score = tl.exp(logit - largest) * inverse
         else:
             score = 1.0 / (1.0 + tl.exp(-logit))
@@ -83,8 +87,8 @@ def _moe_down_kernel(
     stride_logits, residual_ptr, w_ptr, v_ptr, ys_ptr, ym_ptr, yp_ptr, ss_ptr,
     FMT: tl.constexpr, SHARED_FMT: tl.constexpr, FFN: tl.constexpr, N: tl.constexpr, E: tl.constexpr,
     TOP_K: tl.constexpr, SPAN: tl.constexpr, W: tl.constexpr, RT: tl.constexpr, T: tl.constexpr,
-    SHARED_W: tl.constexpr, SHARED_RT: tl.constexpr,
-    SHARED_T: tl.constexpr, NATIVE: tl.constexpr, PDL: tl.constexpr,
+    SHARED_W: tl.constexpr, SHARED_RT: tl.constexpr, SHARED_T: tl.constexpr, CHOSEN: tl.constexpr, NATIVE: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     block = tl.program_id(0)
     m = tl.program_id(1)
@@ -103,12 +107,13 @@ def _moe_down_kernel(
     before = tl.load(residual_ptr + m * N + offs)
     local = block * 16 + tl.arange(0, W)[:, None] * RT + tl.arange(0, RT)[None, :]
     y = _slots(FMT, q_ptr, h_ptr, s_ptr, d_ptr, local, ids_ptr + m * TOP_K, logits_ptr, x_ptr, xs_ptr, xm_ptr, 0,
-               TOP_K, SPAN, True, N, FFN, W, RT, T, NATIVE)
+               TOP_K, SPAN, True, CHOSEN, N, FFN, W, RT, T, NATIVE)
     y = tl.reshape(y, (16,))
     if HAS_SHARED:
         local = block * 16 + tl.arange(0, SHARED_W)[:, None] * SHARED_RT + tl.arange(0, SHARED_RT)[None, :]
-        shared = _slots(SHARED_FMT, zq_ptr, zh_ptr, zs_ptr, zd_ptr, local, ids_ptr, logits_ptr + E, x_ptr, xs_ptr,
-                        xm_ptr, TOP_K, 1, 1, False, N, FFN, SHARED_W, SHARED_RT, SHARED_T, NATIVE)
+        shared = _slots(SHARED_FMT, zq_ptr, zh_ptr, zs_ptr, zd_ptr, local, ids_ptr,
+                        logits_ptr + (TOP_K if CHOSEN else E), x_ptr, xs_ptr, xm_ptr, TOP_K, 1, 1, False, CHOSEN, N,
+                        FFN, SHARED_W, SHARED_RT, SHARED_T, NATIVE)
         y += tl.reshape(shared, (16,))
     y += before
     tl.store(residual_ptr + m * N + offs, y)
@@ -131,6 +136,7 @@ def moe_down(
     norm_weight: Tensor,
     out: QuantActivation,
     tile: RowTile | None = None,
+    weights: Tensor | None = None,
     pdl: bool = False,
 ) -> None:
     """The second half of the chosen experts, combined, added to the residual stream and emitted.
@@ -142,7 +148,9 @@ def moe_down(
     residual:     [num_tokens, hidden] f32, changed in place
     norm_weight:  [hidden] f32, weight of the norm that follows
     out:          [num_tokens, hidden], every plane written
+    weights:      of the slots, as `route_tokens` writes them, in place of logits; None: worked out here
     """
+    scores = logits if weights is None else weights
     num_tokens, hidden = residual.shape
     tile = tile or down_tile(down.format, down.num_cols, num_tokens)
     shared = shared_down or down
@@ -150,11 +158,12 @@ def moe_down(
     planes = [p for w in (down, shared) for p in (w.quants, w.high, w.scales, w.supers)]
     options = {"launch_pdl": True} if pdl else {}
     _moe_down_kernel[(hidden // 16, num_tokens)](
-        *planes, h.values.view(torch.int32), h.scales, h.sums, expert_ids, logits, logits.stride(0), residual,
+        *planes, h.values.view(torch.int32), h.scales, h.sums, expert_ids, scores, scores.stride(0), residual,
         norm_weight, out.values, out.scales, out.sums, out.plain, out.square_sums,
         FMT=int(down.format), SHARED_FMT=int(shared.format) if shared_down else -1, FFN=down.num_cols, N=hidden,
         E=down.num_rows // hidden, TOP_K=expert_ids.shape[1], SPAN=triton.next_power_of_2(expert_ids.shape[1]),
         W=tile.row_lanes, RT=tile.rows_per_thread, T=tile.chunks,
-        SHARED_W=other.row_lanes, SHARED_RT=other.rows_per_thread, SHARED_T=other.chunks, NATIVE=has_dp4a(), PDL=pdl,
+        SHARED_W=other.row_lanes, SHARED_RT=other.rows_per_thread, SHARED_T=other.chunks,
+        CHOSEN=weights is not None, NATIVE=has_dp4a(), PDL=pdl,
         num_warps=tile.num_warps, **options,
     )

@@ -63,7 +63,7 @@ def _moe_gate_up_kernel(
     FMT: tl.constexpr, SHARED_FMT: tl.constexpr, COLS: tl.constexpr, FFN: tl.constexpr, E: tl.constexpr,
     SPAN: tl.constexpr, TOP_K: tl.constexpr, W: tl.constexpr, RT: tl.constexpr, T: tl.constexpr, DEPTH: tl.constexpr,
     SHARED_W: tl.constexpr, SHARED_RT: tl.constexpr, SHARED_T: tl.constexpr, SHARED_DEPTH: tl.constexpr,
-    NATIVE: tl.constexpr, PDL: tl.constexpr,
+    CHOSEN: tl.constexpr, NATIVE: tl.constexpr, PDL: tl.constexpr,
 ):
     block = tl.program_id(0)
     slot = tl.num_programs(1) - 1 - tl.program_id(1)  # the shared expert first: its weights need no choice
@@ -83,13 +83,17 @@ def _moe_gate_up_kernel(
         if PDL:
             gdc_wait()
         zero = tl.arange(0, W) * 0
-        expert = _choose(logits_ptr + m * stride_logits, slot, zero, E, SPAN)
+        if CHOSEN:
+            expert = tl.load(ids_ptr + m * TOP_K + slot + zero)
+        else:
+            expert = _choose(logits_ptr + m * stride_logits, slot, zero, E, SPAN)
         local = block * 16 + tl.arange(0, W)[:, None] * RT + tl.arange(0, RT)[None, :]
         row = expert[:, None] * FFN + local
         gate_tiles = first_tiles(FMT, gq_ptr, gh_ptr, gs_ptr, gd_ptr, row, COLS, T, DEPTH)
         up_tiles = first_tiles(FMT, uq_ptr, uh_ptr, us_ptr, ud_ptr, row, COLS, T, DEPTH)
-        if block == 0:
-            tl.store(ids_ptr + m * TOP_K + slot + zero, expert)
+        if not CHOSEN:
+            if block == 0:
+                tl.store(ids_ptr + m * TOP_K + slot + zero, expert)
         _gate_up(FMT, gate_tiles, gq_ptr, gh_ptr, gs_ptr, gd_ptr, up_tiles, uq_ptr, uh_ptr, us_ptr, ud_ptr, row, block,
                  x_ptr, xs_ptr, xm_ptr, ss_ptr, eps, v_ptr, hs_ptr, hm_ptr, COLS, FFN, T, DEPTH, NATIVE)
     if HAS_SHARED:
@@ -121,6 +125,7 @@ def moe_gate_up(
     out: QuantActivation,
     eps: float,
     tile: RowTile | None = None,
+    is_chosen: bool = False,
     pdl: bool = False,
 ) -> None:
     """Choose experts and run the first half of their feed-forward layers.
@@ -129,7 +134,7 @@ def moe_gate_up(
     logits:   [num_tokens, num_experts] f32, one column more (the shared expert's gate) where `shared` is given;
               fastest where rows start at multiples of 16 elements
     gate, up: [num_experts * ffn, hidden]; shared: (gate, up), each [ffn, hidden], or None
-    expert_ids: [num_tokens, top_k] int32, written: falling weight
+    expert_ids: [num_tokens, top_k] int32, written: falling weight; read, and logits ignored, where they are chosen
     out:      [num_tokens * slots, ffn] written (values, scales, sums); slots = top_k, one more with `shared`
     """
     top_k = expert_ids.shape[1]
@@ -146,6 +151,7 @@ def moe_gate_up(
         FMT=int(gate.format), SHARED_FMT=int(shared_gate.format) if shared else -1, COLS=gate.num_cols, FFN=ffn,
         E=num_experts, SPAN=max(1, triton.next_power_of_2(num_experts) // 32), TOP_K=top_k, W=tile.row_lanes,
         RT=tile.rows_per_thread, T=tile.chunks, DEPTH=tile.depth, SHARED_W=other.row_lanes,
-        SHARED_RT=other.rows_per_thread, SHARED_T=other.chunks, SHARED_DEPTH=other.depth, NATIVE=has_dp4a(), PDL=pdl,
+        SHARED_RT=other.rows_per_thread, SHARED_T=other.chunks, SHARED_DEPTH=other.depth, CHOSEN=is_chosen,
+        NATIVE=has_dp4a(), PDL=pdl,
         num_warps=tile.num_warps, **options,
     )

@@ -27,30 +27,33 @@ def _ids(num_tokens: int) -> torch.Tensor:
 Q4_K, Q5_K, Q8_0, F16, F32 = QuantFormat.Q4_K, QuantFormat.Q5_K, QuantFormat.Q8_0, QuantFormat.F16, QuantFormat.F32
 
 
+@pytest.mark.parametrize("is_chosen", [False, True])
 @pytest.mark.parametrize(("has_shared", "kind", "shared_kind"), [(False, Q4_K, None), (True, Q4_K, Q8_0),
                                                                  (True, F16, F32), (True, F32, QuantFormat.NVFP4)])
 def test_first_half_of_the_chosen_experts(
-    has_shared: bool, kind: QuantFormat, shared_kind: QuantFormat | None
+    has_shared: bool, kind: QuantFormat, shared_kind: QuantFormat | None, is_chosen: bool
 ) -> None:
     x = random_activation(2, HIDDEN)
     logits = torch.randn(2, EXPERTS + has_shared)
     gate = random_weight(EXPERTS * FFN, HIDDEN, kind, seed=1)
     up = random_weight(EXPERTS * FFN, HIDDEN, kind, seed=2)
     shared = tuple(random_weight(FFN, HIDDEN, shared_kind, seed=s) for s in (3, 4)) if has_shared else None
-    chosen = _ids(2)
-    out = poisoned_activation(2 * (TOP_K + has_shared), FFN)
-    moe_gate_up(x, logits, gate, up, shared, chosen, out, EPS)
     ids, _ = reference.quant_route(logits, TOP_K, has_shared)
+    chosen = ids.int() if is_chosen else _ids(2)
+    out = poisoned_activation(2 * (TOP_K + has_shared), FFN)
+    seen = torch.full_like(logits, torch.nan) if is_chosen else logits
+    moe_gate_up(x, seen, gate, up, shared, chosen, out, EPS, is_chosen=is_chosen)
     assert torch.equal(chosen.long(), ids)
     expected = reference.moe_gate_up(x, ids, gate, up, shared, EXPERTS, EPS)
     assert relative_error(dequantize_rows(out), dequantize_rows(expected)) < 2e-3
     assert relative_error(out.sums, expected.sums) < 2e-2
 
 
+@pytest.mark.parametrize("is_weighed", [False, True])
 @pytest.mark.parametrize(("has_shared", "kind", "shared_kind"), [(False, Q5_K, None), (True, Q5_K, Q8_0),
                                                                  (True, F16, F32), (True, F32, QuantFormat.NVFP4)])
 def test_second_half_adds_to_the_residual_and_emits(
-    has_shared: bool, kind: QuantFormat, shared_kind: QuantFormat | None
+    has_shared: bool, kind: QuantFormat, shared_kind: QuantFormat | None, is_weighed: bool
 ) -> None:
     slots = TOP_K + has_shared
     h = quantize_rows(torch.randn(2 * slots, 256))
@@ -62,7 +65,8 @@ def test_second_half_adds_to_the_residual_and_emits(
     norm_weight = torch.rand(HIDDEN) + 0.5
     expected = reference.moe_down(h, ids, weights, down, shared_down, residual)
     out = poisoned_activation(2, HIDDEN)
-    moe_down(h, ids.int(), logits, down, shared_down, residual, norm_weight, out)
+    seen = torch.full_like(logits, torch.nan) if is_weighed else logits
+    moe_down(h, ids.int(), seen, down, shared_down, residual, norm_weight, out, weights=weights if is_weighed else None)
     assert relative_error(residual, expected) < 1e-5
     emitted = quantize_rows(expected, norm_weight)
     assert relative_error(out.plain, emitted.plain) < 1e-5
