@@ -115,8 +115,12 @@ class StreamBody:
         """Half a keep-alive interval went by; the second one without a write sends a sign of life."""
         self.quiet_ticks += 1
         if self.quiet_ticks >= 2 and self._transport is not None:
-            self._chunks.append(self._reply.keep_alive())
-            self.flush()
+            self.keep_alive()
+
+    def keep_alive(self) -> None:
+        """Send a sign of life."""
+        self._chunks.append(self._reply.keep_alive())
+        self.flush()
 
 
 class WholeBody:

@@ -26,12 +26,10 @@ class AnthropicRoutes:
 
     async def messages(self, exchange: Exchange) -> Response | None:
         """POST /v1/messages"""
-        exchange.common_headers.append(("request-id", exchange.request_id))
         return await self._generations.run(exchange, self._plan, names=FIELD_NAMES)
 
     async def count_tokens(self, exchange: Exchange) -> Response:
         """POST /v1/messages/count_tokens"""
-        exchange.common_headers.append(("request-id", exchange.request_id))
         self._generations.accepting()
         body = await exchange.json_object()
         prompt, policy = parse_messages_prompt(body, strip_billing_line=self._strip_billing_line)

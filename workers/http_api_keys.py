@@ -48,7 +48,7 @@ class ApiKeys:
         digest = _digest(given)
         matches = [hmac.compare_digest(digest, known) for known in self._digests]
         if not any(matches):
-            raise RequestError(401, "A valid API key is required: Authorization: Bearer KEY")
+            raise RequestError(401, "A valid API key is required: Authorization: Bearer KEY, or x-api-key: KEY")
         return int.from_bytes(digest[:8], "little") >> 1
 
     def _read(self) -> tuple[bytes, ...]:

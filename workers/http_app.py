@@ -10,6 +10,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import cast
 
+from sparkinfer.api.error_bodies import surface_headers
 from sparkinfer.api.openapi import OPERATIONS
 from sparkinfer.api.openapi_surfaces import SURFACE_OPERATIONS
 from sparkinfer.config import ServerConfig
@@ -71,7 +72,10 @@ class HttpApp:
         route = self._route(path)
         exchange = Exchange(scope, connection, path, self._max_body_bytes)
         exchange.request_id = request_id_of(scope)
-        exchange.common_headers = self._front_door.common_headers(scope, exchange.request_id)
+        exchange.common_headers = [
+            *self._front_door.common_headers(scope, exchange.request_id),
+            *surface_headers(path, exchange.request_id),
+        ]
         try:
             response = await self._handle(route, exchange)
         except RequestError as error:

@@ -78,6 +78,7 @@ class Generations:
         self._request_ids = request_ids
         self._traces = traces
         self._always_stream_usage = config.always_stream_usage
+        self._keepalive_s = config.sse_keepalive_s
         self._max_unread_bytes = config.max_unsent_kib << 10
         self._connections = Connections()
         self._streams: set[StreamBody] = set()
@@ -172,12 +173,14 @@ class Generations:
         watcher = asyncio.ensure_future(exchange.connection.client_disconnect())
         watcher.add_done_callback(lambda _: self._abandon(answer))
         try:
-            await answer.started
+            await self._until_started(answer, body)
             if answer.error is not None:
                 raise answer.error
             if isinstance(body, StreamBody) and not answer.is_cancelled:
                 self._streams.add(body)
                 body.attach(exchange.open_stream(body.headers), self._meter(exchange))
+                if not answer.started.done():
+                    body.keep_alive()
             await answer.finished
             if answer.is_cancelled:
                 exchange.sent_status = CLIENT_GONE
@@ -192,6 +195,15 @@ class Generations:
             watcher.cancel()
             self._abandon(answer)
             self._close(answer, body)
+
+    async def _until_started(self, answer: Answer, body: StreamBody | WholeBody) -> None:
+        """Return once `answer` is accepted or over, whose status is known then; a stream that has to wait for long
+        begins without knowing, lest its client take the server for dead.
+        """
+        if isinstance(body, StreamBody):
+            await asyncio.wait((answer.started,), timeout=self._keepalive_s or None)
+        else:
+            await answer.started
 
     def _tell_skipped(self, exchange: Exchange, kinds: tuple[str, ...]) -> None:
         """Tools that no client of ours can run: a header says so, a counter, and once for each kind the log."""

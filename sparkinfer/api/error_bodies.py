@@ -1,4 +1,4 @@
-"""Which shape an error has on which route: each API's clients look for their own.
+"""Which shape an error has on which route, and which headers: each API's clients look for their own.
 
 Knows the first letters of paths; never a handler.
 """
@@ -17,6 +17,11 @@ _BY_PREFIX: tuple[tuple[tuple[str, ...], Callable[[RequestError], bytes]], ...] 
     (("/api/v0", "/api/v1"), lmstudio_error_json),
     (("/api",), ollama_error_json),
 )
+
+
+def surface_headers(path: str, request_id: str) -> list[tuple[str, str]]:
+    """Headers of every response below `path`, good or bad, that one API alone has."""
+    return [("request-id", request_id)] if _is_below(path, "/v1/messages") else []
 
 
 def error_body(path: str, error: RequestError, request_id: str) -> bytes:

@@ -103,13 +103,13 @@ class Reply(Protocol):
         """The chunks that close choice `index`. stop_string: the one that ended it, if one did."""
 
     def keep_alive(self) -> bytes:
-        """What shows a client in a long silence that the stream lives; may be empty."""
+        """What shows a client in a long silence that the stream lives, before `start` too; may be empty."""
 
     def end(self, usage: Usage | None) -> bytes:
         """The last chunks of a stream that went well, with or without usage."""
 
     def failure(self, error: RequestError) -> bytes:
-        """The last chunks of a stream that failed."""
+        """The last chunks of a stream that failed, which it may do before `start`."""
 
     def document(self, choices: Sequence[Choice], usage: Usage) -> bytes:
         """The whole answer."""

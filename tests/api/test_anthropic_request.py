@@ -76,13 +76,14 @@ BILLING = "x-anthropic-billing-header: cc_version=2.1.36; cch=0a1b2;"
 
 @pytest.mark.parametrize(
     "system",
-    [f"{BILLING}\nYou are Claude.", [{"type": "text", "text": BILLING}, {"type": "text", "text": "You are Claude."}]],
+    [f"{BILLING}\nYou are Claude.", f"{BILLING}You are Claude.", f"{BILLING[:-1]}\nYou are Claude.",
+     [{"type": "text", "text": BILLING}, {"type": "text", "text": "You are Claude."}]],
 )
 def test_the_volatile_billing_line_is_left_out(system: Any) -> None:
     assert turns(*USER, system=system)[0].content == "You are Claude."
     kept = asked(strip_billing_line=False, system=system).generation.requests[0].prompt
     assert isinstance(kept, ChatPrompt)
-    assert kept.messages[0].content == f"{BILLING}\nYou are Claude."
+    assert (kept.messages[0].content or "").startswith(BILLING[:-1])
 
 
 def test_a_system_message_stays_where_it_stands() -> None:

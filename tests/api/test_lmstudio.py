@@ -28,7 +28,7 @@ def test_v0_models(http: httpx.Client) -> None:
     }.items()  # fmt: skip
     assert http.get("/api/v0/models/tiny").json() == model
     assert http.get("/api/v0/models/other").json()["error"]["type"] == "model_not_found"
-    assert http.get("/api/v1/nothing").json()["error"]["type"] == "not_found"
+    assert http.get("/api/v1/nothing").json()["error"]["type"] == "invalid_request"
 
 
 def test_v1_models(http: httpx.Client) -> None:

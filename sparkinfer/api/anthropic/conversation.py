@@ -17,7 +17,8 @@ from sparkinfer.api.schema import Object, as_list, as_object, as_str, fail, join
 from sparkinfer.request import Message, ToolCall
 
 # Claude Code opens its system prompt with a line that differs from request to request, so that no prefix would match.
-_BILLING_LINE = re.compile(r"\s*x-anthropic-billing-header:[^\n]*\n?")
+# Its end is that of its fields, and what stands behind them on the line is none of it.
+_BILLING_LINE = re.compile(r"\s*x-anthropic-billing-header:(?:[ \t]*[\w.-]+=[^;\n]*(?:;|(?=\n)|\Z))*[ \t]*\n?")
 
 
 def read_conversation(body: Object, strip_billing_line: bool) -> tuple[Message, ...]:

@@ -8,7 +8,7 @@ import msgspec
 
 from sparkinfer.errors import RequestError
 
-_TYPES = {404: "not_found", 501: "not_implemented"}
+_TYPES = {501: "not_implemented"}
 
 
 def lmstudio_error(error: RequestError) -> dict[str, Any]:

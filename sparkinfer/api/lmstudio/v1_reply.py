@@ -33,12 +33,12 @@ class LmStudioReply:
         self._save = save
         self._blocks = BlockSequence()
         self._open: Block | None = None
+        self._is_begun = False
         self._is_prefill = True
         self._is_kept = False
 
     def start(self, index: int, echo: str, num_prompt_tokens: int) -> bytes:
-        opening = _event("chat.start", model_instance_id=self._model)
-        return opening + _event("prompt_processing.start") + _event("prompt_processing.progress", progress=0)
+        return self._begin()
 
     def delta(self, index: int, delta: ReplyDelta) -> bytes:
         events = [self._end_prefill()]
@@ -55,6 +55,8 @@ class LmStudioReply:
         return self._end_prefill() + self._close()
 
     def keep_alive(self) -> bytes:
+        if not self._is_begun:
+            return self._begin()
         return _event("prompt_processing.progress", progress=0) if self._is_prefill else sse.KEEP_ALIVE
 
     def end(self, usage: Usage | None) -> bytes:
@@ -66,10 +68,19 @@ class LmStudioReply:
 
     def failure(self, error: RequestError) -> bytes:
         result = self._result(self._blocks.blocks, Usage())
-        return self._close() + _event("error", error=lmstudio_error(error)) + _event("chat.end", result=result)
+        told = _event("error", error=lmstudio_error(error))
+        return self._begin() + self._close() + told + _event("chat.end", result=result)
 
     def document(self, choices: Sequence[Choice], usage: Usage) -> bytes:
         return sse.encode_json(self._result(choices[0].blocks.blocks, usage))
+
+    def _begin(self) -> bytes:
+        """The events that open the stream, once."""
+        if self._is_begun:
+            return b""
+        self._is_begun = True
+        opening = _event("chat.start", model_instance_id=self._model)
+        return opening + _event("prompt_processing.start") + _event("prompt_processing.progress", progress=0)
 
     def _end_prefill(self) -> bytes:
         if not self._is_prefill:

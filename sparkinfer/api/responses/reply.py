@@ -38,10 +38,11 @@ class ResponsesReply:
         self._position = -1
         self._output: list[dict[str, Any]] = []
         self._is_cut = False
+        self._is_created = False
         self._num_events = 0
 
     def start(self, index: int, echo: str, num_prompt_tokens: int) -> bytes:
-        return self._status("response.created") + self._status("response.in_progress")
+        return self._create() + self._status("response.in_progress")
 
     def delta(self, index: int, delta: ReplyDelta) -> bytes:
         events = []
@@ -59,7 +60,7 @@ class ResponsesReply:
 
     def keep_alive(self) -> bytes:
         """An event: the patience of Codex counts events, not bytes."""
-        return self._status("response.in_progress")
+        return self._create() + self._status("response.in_progress")
 
     def end(self, usage: Usage | None) -> bytes:
         response = self._response(self._final_status, self._output, usage)
@@ -68,9 +69,14 @@ class ResponsesReply:
     def failure(self, error: RequestError) -> bytes:
         fields = error_object(error)["error"]
         told = {"code": fields["code"] or fields["type"], "message": fields["message"]}
-        response = self._response("failed", self._output, None) | {"error": told}
-        return self._event("error", told | {"param": fields["param"]}) + self._event(
-            "response.failed", {"response": response}
+        output = self._output
+        if self._open is not None:
+            output = [*output, self._items.whole(self._open, self._position, "incomplete")]
+        response = self._response("failed", output, None) | {"error": told | {"code": _failure_code(error)}}
+        return (
+            self._create()
+            + self._event("error", told | {"param": fields["param"]})
+            + self._event("response.failed", {"response": response})
         )
 
     def document(self, choices: Sequence[Choice], usage: Usage) -> bytes:
@@ -111,6 +117,13 @@ class ResponsesReply:
         events = self._items.close(block, self._position, self._output[-1])
         return b"".join(self._event(*event) for event in events)
 
+    def _create(self) -> bytes:
+        """The event that opens the stream, once."""
+        if self._is_created:
+            return b""
+        self._is_created = True
+        return self._status("response.created")
+
     def _status(self, kind: str) -> bytes:
         return self._event(kind, {"response": self._response("in_progress", [], None)})
 
@@ -130,6 +143,15 @@ class ResponsesReply:
             "output": output,
             "usage": None if usage is None else _usage(usage),
         }
+
+
+def _failure_code(error: RequestError) -> str:
+    """One of OpenAI's few codes of a failed response, or one by which Codex knows what to do."""
+    if error.code == "context_length_exceeded":
+        return error.code
+    if error.status == 429:
+        return "rate_limit_exceeded"
+    return "server_error" if error.status >= 500 else "invalid_prompt"
 
 
 def _usage(usage: Usage) -> dict[str, Any]:
