@@ -42,12 +42,13 @@ _NO_POSITION: Final = 2**64 - 1
 
 
 MAX_CHOICES: Final = 8
+MAX_WAITING: Final = 1024  # choices under a grammar that the scheduler can order; more stand in line before it
 MAX_FORCED: Final = 13  # tokens; what the line of the position has room for
 
 
 def rows_per_text_worker(max_num_seqs: int) -> int:
-    """For every sequence that can run, and for all choices of a request; worker i has the i-th part of the rows."""
-    return max(max_num_seqs, MAX_CHOICES)
+    """For every sequence that can run and many that wait to; worker i has the i-th part of the rows."""
+    return max(max_num_seqs, MAX_CHOICES) + MAX_WAITING
 
 
 class MaskTable:

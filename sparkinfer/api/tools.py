@@ -77,11 +77,13 @@ def read_name(function: Object, path: str) -> str:
 def read_tool_policy(body: Object, tools: Sequence[Tool]) -> ToolPolicy:
     """tool_choice (a word, one function, or a set of allowed ones) and parallel_tool_calls.
 
-    Both are checked whether there are tools or not; without any they say nothing.
+    Both are checked whether there are tools or not; what must be called has to be there.
     """
     choice, allowed = _read_tool_choice(body.get("tool_choice"))
     parallel = read_bool(body, "parallel_tool_calls", True)
     if not tools:
+        if choice == "required":
+            fail("tool_choice", "no tools are given that could be called")
         return ToolPolicy()
     offered = {tool.name for tool in tools}
     for name, path in allowed.items():

@@ -10,12 +10,14 @@ from typing import Any, NamedTuple
 
 from sparkinfer.grammar.checker import Checker
 from sparkinfer.grammar.core_shapes import core_shapes
+from sparkinfer.grammar.discriminator import are_apart, told_apart_by
 from sparkinfer.grammar.negation import is_complete, negated
-from sparkinfer.grammar.schema_document import SchemaDocument, fail
+from sparkinfer.grammar.schema_document import ANNOTATIONS, SchemaDocument, fail
 from sparkinfer.grammar.shapes import ArrayShape, LiteralShape, ObjectShape, Part, Parts, Shape
 
 MAX_STEPS = 20_000      # of one document's expansion
-MAX_SHAPES = 500        # of one value
+MAX_SHAPES = 2_000      # of one value
+MAX_REFERENCES = 16     # one behind the other
 _EMPTINESS_DEPTH = 4
 
 Disjunction = list[Parts]  # any of these
@@ -195,8 +197,12 @@ class Expansion:
         """Each alternative without the others, where they overlap; those that others take up are left out."""
         parts = [self.part(child, f"{path}.oneOf[{i}]") for i, child in enumerate(children)]
         choice: Disjunction = []
+        marks = [told_apart_by(self._behind_references(part)) for part in parts]
         for i, part in enumerate(parts):
-            others = [other for j, other in enumerate(parts) if j != i and not self.is_surely_empty((part, other))]
+            others = [
+                other for j, other in enumerate(parts)
+                if j != i and not are_apart(marks[i], marks[j]) and not self.is_surely_empty((part, other))
+            ]  # fmt: skip
             exact = (part, *(self.part(other.schema, other.path, is_negated=True) for other in others))
             if not others or not self.is_surely_empty(exact) or self.is_surely_empty((part,)):
                 choice.append(exact)
@@ -204,6 +210,15 @@ class Expansion:
                 self.approximate(path, "oneOf")
                 choice.append((part,))
         return choice
+
+    def _behind_references(self, part: Part) -> Any:
+        """The first schema that says more than where to look."""
+        schema, path = part.schema, part.path
+        for _ in range(MAX_REFERENCES):
+            if isinstance(schema, bool) or "$ref" not in schema or schema.keys() - ANNOTATIONS != {"$ref"}:
+                break
+            schema, path = self._document.resolve(schema["$ref"], path)
+        return schema
 
     def _dependencies(self, schema: dict[str, Any], path: str) -> list[Disjunction]:
         choices: list[Disjunction] = []

@@ -21,6 +21,7 @@ _EMPTY = "NoExtensionBias"  # llguidance's word for a terminal that nothing matc
 _byte_tokenizer = byte_tokenizer(())
 
 
+@functools.lru_cache(4096)
 def is_satisfiable(terminal: str) -> bool:
     """Whether some text matches a terminal's definition; it refers to no other. Raises PatternError: too complex."""
     try:

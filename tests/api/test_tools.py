@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sparkinfer.api.generation import Generation
+from sparkinfer.errors import RequestError
 from sparkinfer.request import ChatPrompt, ToolPolicy
 from tests.api.parsing import USER, chat, refused
 
@@ -97,9 +98,16 @@ def test_choice(fields: dict[str, Any], policy: ToolPolicy) -> None:
     assert policy_of(BODY | fields) == policy
 
 
-@pytest.mark.parametrize("choice", ["auto", "none", "required", NAMED])
+@pytest.mark.parametrize("choice", ["auto", "none", None])
 def test_without_tools_the_choice_says_nothing(choice: Any) -> None:
     assert policy_of({"tool_choice": choice, "tools": []}) == ToolPolicy()
+
+
+@pytest.mark.parametrize("choice", ["required", NAMED])
+@pytest.mark.parametrize("tools", [{}, {"tools": []}, {"tools": None}])
+def test_without_tools_none_can_be_made_to_be_called(choice: Any, tools: dict[str, Any]) -> None:
+    with pytest.raises(RequestError, match="tool_choice: no tools are given"):
+        policy_of({"tool_choice": choice} | tools)
 
 
 def test_tools_stay_known_when_none_may_be_called() -> None:

@@ -220,7 +220,14 @@ COMBINATIONS: list[Case] = [
     ({"not": {"anyOf": [STRING, NULL, {"type": "number"}, {"type": ["array", "object"]}]}}, [True, False], [1, "x", None]),
 ]  # fmt: skip
 
-ENFORCED: list[Case] = [*TYPES, *NUMBERS, *STRINGS, *VALUES, *ARRAYS, *OBJECTS, *COMBINATIONS]
+SHAPES: list[Case] = [
+    ({"oneOf": [{"$ref": f"#/$defs/s{i}"} for i in range(200)],
+       "$defs": {f"s{i}": closed({"kind": {"const": f"k{i}"}, "v": INTEGER}, "kind", "v") for i in range(200)}},
+     [{"kind": "k0", "v": 1}, {"kind": "k199", "v": 2}], [{"kind": "k200", "v": 1}, {"kind": "k1"}]),
+    ({"anyOf": [closed({"kind": {"const": i}}, "kind") for i in range(1000)]}, [{"kind": 999}], [{"kind": 1000}]),
+]  # fmt: skip
+
+ENFORCED: list[Case] = [*TYPES, *NUMBERS, *STRINGS, *VALUES, *ARRAYS, *OBJECTS, *COMBINATIONS, *SHAPES]
 
 APPROXIMATED: list[tuple[Any, str]] = [
     ({"oneOf": [{"multipleOf": 3}, {"minimum": 100}], "type": "integer", "maximum": 150, "minimum": 0}, "$: oneOf"),

@@ -9,7 +9,6 @@ from sparkinfer.request import ToolCallDelta
 from sparkinfer.text.markers import match_start, partial_length
 from sparkinfer.text.tool_protocols.call_writer import CallWriter, ToolOffer, ToolOutputError
 
-
 MIN_TAG = 6  # characters of a tag that nobody writes who does not mean it: "<tool_"
 
 

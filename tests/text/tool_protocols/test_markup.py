@@ -130,7 +130,7 @@ def test_what_breaks_the_protocol_is_an_error(protocol: ToolProtocol, text: str,
 
 WRONG: list[dict[str, str]] = [
     {"count": "0"}, {"count": "11"}, {"tags": "[]"}, {"tags": '["a", "b", "c"]'}, {"code": "AB1"}, {"letter": "ab"},
-    {"linked": "L"}, {"count": "1.5"}, {"box": '{"y": "1"}'}, {"box": '{"x": "1", "x": "2"}'},
+    {"linked": "L"}, {"count": "1.5"}, {"box": '{"y": "1"}'}, {"box": '{"x": "1", "x": 2}'},
 ]  # fmt: skip
 
 
