@@ -9,6 +9,7 @@ import asyncio
 import functools
 import itertools
 import logging
+import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable
@@ -39,6 +40,8 @@ Prepare = Callable[[Object], Awaitable[Response | None]]
 log = logging.getLogger("http")
 
 MAX_KINDS_TOLD = 100
+MAX_KINDS_IN_HEADER = 20
+_NOT_FOR_HEADERS = re.compile(r"[^\w.:-]", re.ASCII)
 CLIENT_GONE = 499  # nginx's number for a client that left first; only ever seen in metrics
 
 
@@ -207,6 +210,7 @@ class Generations:
 
     def _tell_skipped(self, exchange: Exchange, kinds: tuple[str, ...]) -> None:
         """Tools that no client of ours can run: a header says so, a counter, and once for each kind the log."""
+        kinds = tuple(_NOT_FOR_HEADERS.sub("?", kind) for kind in kinds[:MAX_KINDS_IN_HEADER])
         exchange.common_headers.append(("x-sparkinfer-skipped-tools", ", ".join(kinds)))
         self._metrics.skipped_tools.inc()
         new = [kind for kind in kinds if kind not in self._skipped_kinds]

@@ -8,6 +8,8 @@ import msgspec
 
 from sparkinfer.errors import RequestError
 
+NO_THREADS = "thread_unsupported_request"  # by which an SDK knows that it has to send whole conversations
+
 _TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -24,8 +26,10 @@ _TYPES = {
 def anthropic_error(error: RequestError, request_id: str | None = None) -> dict[str, Any]:
     """{"type": "error", "error": {"type", "message"}, "request_id"}; in a stream the id stands in a header alone."""
     fallback = "invalid_request_error" if error.status < 500 else "api_error"
-    kind = _TYPES.get(error.status, fallback)
-    return {"type": "error", "error": {"type": kind, "message": _message(error)}, "request_id": request_id}
+    told: dict[str, Any] = {"type": _TYPES.get(error.status, fallback), "message": _message(error)}
+    if error.code == NO_THREADS:
+        told["details"] = {"error_code": NO_THREADS, "unsupported": [error.param]}
+    return {"type": "error", "error": told, "request_id": request_id}
 
 
 def anthropic_error_json(error: RequestError, request_id: str) -> bytes:

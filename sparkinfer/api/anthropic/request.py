@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkinfer.api.anthropic.conversation import read_conversation
+from sparkinfer.api.anthropic.errors import NO_THREADS
 from sparkinfer.api.anthropic.tools import read_tools, skipped_kinds
 from sparkinfer.api.field_names import FieldNames
 from sparkinfer.api.generation import Generation, NewRequestId
@@ -74,6 +75,8 @@ def parse_messages_request(
 
 def parse_messages_prompt(body: Object, *, strip_billing_line: bool) -> tuple[ChatPrompt, ToolPolicy]:
     """Everything that becomes part of the prompt, and what is said about calls."""
+    if body.get("thread") is not None:
+        fail("thread", "threads are not kept here; send the whole conversation as messages", code=NO_THREADS)
     tools, policy = read_tools(body)
     messages = read_conversation(body, strip_billing_line)
     if read_list(body, "mcp_servers"):

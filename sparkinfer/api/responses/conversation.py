@@ -24,9 +24,10 @@ _TEXT_PARTS = {"input_text": "text", "output_text": "text", "text": "text", "ref
 _PASSED_OVER = frozenset({
     "web_search_call", "file_search_call", "image_generation_call", "code_interpreter_call", "mcp_list_tools",
     "mcp_call", "mcp_approval_request", "mcp_approval_response", "tool_search_call", "tool_search_output",
-    "additional_tools", "computer_call", "computer_call_output", "local_shell_call", "local_shell_call_output",
-    "shell_call", "shell_call_output", "apply_patch_call", "apply_patch_call_output", "compaction",
-    "compaction_trigger", "program", "program_output", "configuration_update",
+    "computer_call", "computer_call_output", "local_shell_call", "local_shell_call_output",
+    "shell_call", "shell_call_output", "apply_patch_call", "apply_patch_call_output",
+    "compaction_trigger", "program", "program_output",
+    "additional_tools", "configuration_update",  # see late_changes.py
 })  # fmt: skip
 
 
@@ -57,6 +58,8 @@ class Conversation:
             self._add_output(item, path)
         elif kind == "item_reference":
             fail(path, "items cannot be referred to: nothing but whole responses is stored; send the item itself")
+        elif kind == "compaction":
+            fail(path, "holds a conversation that another server encrypted, which nobody here can read")
         elif kind not in _PASSED_OVER:
             fail(join(path, "type"), f"items of type {kind[:64]!r} are not supported here")
         if len(self.messages) > MAX_MESSAGES:

@@ -11,6 +11,7 @@ from sparkinfer.api.generation import Generation, NewRequestId
 from sparkinfer.api.models import MAX_TOP_LOGPROBS, ModelInfo
 from sparkinfer.api.response_format import SCHEMA_KEYS, json_schema_format
 from sparkinfer.api.responses.conversation import Conversation
+from sparkinfer.api.responses.late_changes import LateChanges
 from sparkinfer.api.responses.tools import ClientTool, ToolBox, read_tools
 from sparkinfer.api.sampling import INT32_MAX, read_priority, read_sampling
 from sparkinfer.api.schema import (
@@ -104,15 +105,17 @@ def parse_responses_request(
 
 def parse_responses_prompt(body: Object, find_history: FindHistory) -> ResponsesPrompt:
     """The conversation: instructions, the turns before `previous_response_id` and with it, and the input."""
-    box, policy = read_tools(body)
     previous = read_str(body, "previous_response_id")
     history = find_history(previous) if previous is not None else []
-    conversation = Conversation(read_str(body, "instructions") or "")
-    for i, item in enumerate(history):
-        conversation.add(item, f"previous_response_id[{i}]")
     items = _read_input(body)
-    for i, item in enumerate(items):
-        conversation.add(item, f"input[{i}]")
+    located = [(item, f"previous_response_id[{i}]") for i, item in enumerate(history)]
+    located += [(item, f"input[{i}]") for i, item in enumerate(items)]
+    changes = LateChanges(located)
+    body = changes.applied_to(body)
+    box, policy = read_tools(body, changes.tools)
+    conversation = Conversation(read_str(body, "instructions") or "")
+    for item, path in located:
+        conversation.add(item, path)
     messages = conversation.finish("input")
     if not any(message.role != "system" for message in messages) and not items:
         fail("input", "is required")
@@ -145,8 +148,9 @@ def _check_unsupported(body: Object) -> None:
             fail(key, reason)
     if read_bool(body, "background", False):
         fail("background", "responses are made while the client waits")
-    for key in ("model", "user", "safety_identifier", "prompt_cache_key", "service_tier", "truncation"):
+    for key in ("model", "user", "safety_identifier", "prompt_cache_key", "service_tier"):
         read_str(body, key)
+    read_choice(body, "truncation", ("auto", "disabled"))
     read_object(body, "metadata")
 
 

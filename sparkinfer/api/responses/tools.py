@@ -6,7 +6,7 @@ with one text. Tools that OpenAI's servers run are skipped. Knows no conversatio
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -45,6 +45,7 @@ class ToolBox:
     tools: list[Tool] = field(default_factory=list)
     by_name: dict[str, ClientTool] = field(default_factory=dict)
     skipped: set[str] = field(default_factory=set)  # types
+    keeps_first: bool = False  # of two tools with one name
 
     def add(self, tool: Object, path: str, namespace: str | None = None) -> None:
         """Take in one entry of `tools`."""
@@ -64,6 +65,8 @@ class ToolBox:
     def _offer(self, tool: Object, path: str, namespace: str | None, *, is_custom: bool) -> None:
         name = as_str(tool.get("name"), join(path, "name"))
         flat = flat_name(name, namespace)
+        if self.keeps_first and flat in self.by_name:
+            return
         description = read_str(tool, "description", path) or ""
         if is_custom:
             parameters: Object | None = _freeform(tool, path)
@@ -74,11 +77,18 @@ class ToolBox:
         self.by_name[flat] = ClientTool(name, namespace, is_custom)
 
 
-def read_tools(body: Object) -> tuple[ToolBox, ToolPolicy]:
-    """The tools of `body`, and what it says about calling them."""
+def read_tools(body: Object, late: Sequence[tuple[Object, str]] = ()) -> tuple[ToolBox, ToolPolicy]:
+    """The tools of `body`, and what it says about calling them.
+
+    late: tools that came in the course of the conversation, each with its path; those that are offered already stay
+    """
     box = ToolBox()
     for i, tool in enumerate(read_list(body, "tools") or []):
         box.add(as_object(tool, f"tools[{i}]"), f"tools[{i}]")
+    check_unique(box.tools, "tools")
+    box.keeps_first = True
+    for late_tool, path in late:
+        box.add(late_tool, path)
     check_unique(box.tools, "tools")
     choice, allowed = _read_choice(body.get("tool_choice"), box)
     parallel = read_bool(body, "parallel_tool_calls", True)
@@ -97,13 +107,18 @@ def flat_name(name: str, namespace: str | None) -> str:
 
 
 def _freeform(tool: Object, path: str) -> dict[str, Any]:
-    """Parameters of a freeform tool: one text, with the grammar that the client wants it to follow."""
+    """Parameters of a freeform tool: one text, with the grammar that the client wants it to follow.
+
+    A pattern is kept to; a Lark grammar is told to the model.
+    """
     described: dict[str, Any] = {"type": "string", "description": "The whole input of the tool, as plain text."}
     form = read_object(tool, "format", path)
     if form is not None and form.get("type") == "grammar":
         where = join(path, "format")
         definition = as_str(form.get("definition"), join(where, "definition"))
         syntax = read_choice(form, "syntax", ("lark", "regex"), where) or "lark"
+        if syntax == "regex":
+            described["pattern"] = f"^(?:{definition})$"
         described["description"] += f" It follows this {syntax} grammar:\n{definition}"
     return {"type": "object", "properties": {CUSTOM_INPUT: described}, "required": [CUSTOM_INPUT],
             "additionalProperties": False}  # fmt: skip
