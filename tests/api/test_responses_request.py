@@ -25,6 +25,9 @@ HOSTED = [{"type": kind} for kind in (
 )]  # fmt: skip
 
 
+UNFINISHED = '{"unfinished_arguments":"{\\"city\\": \\"Par"}'
+
+
 def no_history(response_id: str) -> list[dict[str, Any]]:
     raise RequestError(400, "not found", param="previous_response_id")
 
@@ -118,12 +121,15 @@ def test_what_hosted_tools_left_is_passed_over() -> None:
     assert [m.role for m in prompt(user("a"), *items, user("b")).messages] == ["user", "user"]
 
 
-def test_a_call_that_was_cut_off_is_passed_over_with_its_output() -> None:
+def test_a_call_that_was_cut_off_stays_with_what_its_client_says_of_it() -> None:
     cut = call("c", arguments='{"city": "Par', status="incomplete")
     found = prompt(user("a"), {"role": "assistant", "content": "b"}, cut, output("c", "bad JSON"), user("d"))
     assert [(m.role, m.content, m.tool_calls) for m in found.messages] == [
-        ("user", "a", ()), ("assistant", "b", ()), ("user", "d", ()),
-    ]  # fmt: skip
+        ("user", "a", ()),
+        ("assistant", "b", (ToolCall(id="c", name="get_weather", arguments=UNFINISHED),)),
+        ("tool", "bad JSON", ()),
+        ("user", "d", ()),
+    ]
 
 
 def test_a_repeated_key_comes_back_as_it_was() -> None:

@@ -111,7 +111,9 @@ def test_prefix_cache_settings_are_checked_without_a_start(tmp_path: Path, setti
     assert (off.returncode, off.stdout) == (0, "configuration OK\n")
 
 
-@pytest.mark.parametrize(("directory", "words"), [("{tmp}/file", "is not a directory"), ("/proc/self/x", "not writable")])
+@pytest.mark.parametrize(
+    ("directory", "words"), [("{tmp}/file", "is not a directory"), ("/proc/self/x", "not writable")]
+)
 def test_the_directory_of_responses_is_checked_without_a_start(tmp_path: Path, directory: str, words: str) -> None:
     (tmp_path / "file").touch()
     result = run_supervisor("--set", f"server.responses_directory={directory.format(tmp=tmp_path)}", "--check-config")

@@ -1,8 +1,8 @@
 """Input items of the Responses API to the conversation model, with every error located.
 
 Reasoning, text and calls that follow each other make one assistant message. What hosted tools left in a history
-(searches, images, interpreters) is passed over: no tool of that kind is offered here. So is a call that a limit cut
-off, with what its client made of it. Knows no template.
+(searches, images, interpreters) is passed over: no tool of that kind is offered here. A call that a limit cut off
+stays, with what there is of it, so that the model can make sense of what its client says of it. Knows no template.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from sparkinfer.errors import RequestError
 from sparkinfer.request import Message, ToolCall
 
 REASONING_PREFIX = "sparkinfer:"  # of encrypted_content: reasoning that a client carries for us
+UNFINISHED = "unfinished_arguments"  # name of the one argument of a call whose text ended too early
 _TEXT_PARTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
 _PASSED_OVER = frozenset({
     "web_search_call", "file_search_call", "image_generation_call", "code_interpreter_call", "mcp_list_tools",
@@ -42,7 +43,6 @@ class Conversation:
         self._texts: list[str] = []
         self._calls: list[ToolCall] = []
         self._open_calls: dict[str, str] = {}  # id -> name
-        self._cut_calls: set[str] = set()  # ids
         self._is_open = False  # an assistant message is being put together
 
     def add(self, item: Object, path: str) -> None:
@@ -103,19 +103,13 @@ class Conversation:
             value = as_str(item.get("input"), join(path, "input"))
             arguments = msgspec.json.encode({CUSTOM_INPUT: value}).decode()
         else:
-            whole = _read_arguments(item, join(path, "arguments"))
-            if whole is None:
-                self._cut_calls.add(call_id)
-                return
-            arguments = whole
+            arguments = _read_arguments(item, join(path, "arguments"))
         self._is_open = True
         self._open_calls[call_id] = name
         self._calls.append(ToolCall(id=call_id, name=name, arguments=arguments))
 
     def _add_output(self, item: Object, path: str) -> None:
         call_id = as_str(item.get("call_id"), join(path, "call_id"))
-        if call_id in self._cut_calls:
-            return
         self._close_turn(path)
         name = self._open_calls.pop(call_id, None)
         if name is None:
@@ -196,8 +190,8 @@ def _read_part(part: Object, path: str) -> str:
     return as_str(part.get(key), join(path, key))
 
 
-def _read_arguments(item: Object, path: str) -> str | None:
-    """JSON text of an object; an empty one means no arguments. None when the answer ended inside them."""
+def _read_arguments(item: Object, path: str) -> str:
+    """JSON text of an object; an empty one means no arguments. Unfinished text becomes an argument itself."""
     text = as_str(item.get("arguments"), path)
     if not text.strip():
         return "{}"
@@ -205,7 +199,7 @@ def _read_arguments(item: Object, path: str) -> str | None:
         value = parse_json(text, path, param=path, allows_repeats=True)
     except RequestError:
         if item.get("status") == "incomplete" or not text.rstrip().endswith("}"):
-            return None
+            return msgspec.json.encode({UNFINISHED: text}).decode()
         raise
     if not isinstance(value, dict):
         fail(path, "must be the text of a JSON object")
