@@ -1,5 +1,6 @@
 # serve: the embedded default model behind the OpenAI API.   test: everything.   Both make what they need.
-# conformance: real clients (Claude Code, Codex, LiteLLM, LangChain) against the server; needs Node.js and npm too.
+# conformance: real clients (Claude Code, Codex, LM Studio's and Ollama's SDKs, LiteLLM, LangChain) against the server;
+#              needs Node.js and npm too.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin

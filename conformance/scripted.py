@@ -27,7 +27,8 @@ def told_to_call(name: str) -> str:
 def call_once(request: Request) -> Iterable[list[Any]]:
     """Reason, speak and call; or, once there are results, repeat the last of them."""
     prompt = request.prompt
-    assert isinstance(prompt, ChatPrompt)
+    if not isinstance(prompt, ChatPrompt):
+        return says(("content", " three"))(request)
     results = [message.content or "" for message in prompt.messages if message.role == "tool"]
     if results:
         return says(("reasoning", "It answered."), ("content", f"The tool said: {results[-1]}"), piece=7)(request)
