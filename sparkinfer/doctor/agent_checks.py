@@ -9,7 +9,7 @@ from typing import Any
 from sparkinfer.doctor.anthropic_stream import check_messages_stream
 from sparkinfer.doctor.openai_checks import QUESTION, WEATHER, too_long
 from sparkinfer.doctor.responses_stream import check_responses_stream
-from sparkinfer.doctor.session import Session, expect, expect_keys, expect_no
+from sparkinfer.doctor.session import Session, expect, expect_keys, expect_no, shortened
 
 MESSAGES = "/v1/messages?beta=true"
 RESPONSES = "/v1/responses"
@@ -44,8 +44,10 @@ def _claude_body(**fields: Any) -> dict[str, Any]:
 
 
 def _expect_turn(session: Session, **fields: Any) -> None:
-    """A stream that keeps its rules comes back."""
-    expect_no(check_messages_stream(session.post(MESSAGES, _claude_body(**fields), _ANTHROPIC).events()))
+    """A stream that keeps its rules and comes to its end is the answer."""
+    events = session.post(MESSAGES, _claude_body(**fields), _ANTHROPIC).events()
+    expect_no(check_messages_stream(events))
+    expect(events[-1].data["type"] == "message_stop", f"ends with {shortened(str(events[-1].data))}")
 
 
 def claude_stream(session: Session) -> None:
@@ -149,19 +151,25 @@ def _codex_body(**fields: Any) -> dict[str, Any]:
     } | fields  # fmt: skip
 
 
+def _completed(session: Session, **fields: Any) -> dict[str, Any]:
+    """The response at the end of a stream that kept its rules."""
+    events = session.post(RESPONSES, _codex_body(**fields)).events()
+    expect_no(check_responses_stream(events))
+    expect(events[-1].data["type"] == "response.completed", f"ends with {shortened(str(events[-1].data))}")
+    response: dict[str, Any] = events[-1].data["response"]
+    return response
+
+
 def codex_stream(session: Session) -> None:
     """a streamed turn with every kind of tool, to response.completed"""
-    answer = session.post(RESPONSES, _codex_body())
-    events = answer.events()
-    expect_no(check_responses_stream(events))
-    expect(events[-1].data["type"] == "response.completed", f"ends with {events[-1].data['type']}")
-    expect_keys(events[-1].data["response"]["usage"], "input_tokens", "output_tokens", "total_tokens")
+    _completed(session)
 
 
 def codex_length(session: Session) -> None:
     """an answer that ran out of tokens is completed, and says so"""
-    response = session.post(RESPONSES, _codex_body(max_output_tokens=1)).events()[-1].data
-    expect(response["type"] == "response.completed", f"ends with {response['type']}")
+    response = _completed(session, max_output_tokens=1)
+    expect(response["status"] == "incomplete", f"status {response['status']}")
+    expect(response["incomplete_details"] == {"reason": "max_output_tokens"}, "no reason")
 
 
 def codex_history(session: Session) -> None:
@@ -177,16 +185,14 @@ def codex_history(session: Session) -> None:
         {"type": "function_call_output", "call_id": "c3", "output": "text"},
         {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "Now stop."}]},
     ]
-    expect_no(check_responses_stream(session.post(RESPONSES, _codex_body(input=items)).events()))
+    _completed(session, input=items)
 
 
 def codex_call(session: Session) -> None:
     """a call that is forced comes as a function_call item"""
     forced = {"tool_choice": {"type": "function", "name": "get_weather"}, "max_output_tokens": 128, "input": QUESTION,
               "reasoning": {"effort": "none"}}  # fmt: skip
-    events = session.post(RESPONSES, _codex_body(**forced)).events()
-    expect_no(check_responses_stream(events))
-    calls = [item for item in events[-1].data["response"]["output"] if item["type"] == "function_call"]
+    calls = [item for item in _completed(session, **forced)["output"] if item["type"] == "function_call"]
     expect(calls and "city" in json.loads(calls[0]["arguments"]), "no call that fits the schema")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ class MessagesStreamCheck:
         self._has_started = False
         self._open: tuple[int, str] | None = None  # index and type of the block that is open
         self._is_signed = False
+        self._inputs: list[str] = []  # of the calls, as JSON
         self._num_blocks = 0
         self._stop_reason: str | None = None
         self._is_over = False
@@ -55,8 +57,11 @@ class MessagesStreamCheck:
         if self._has_started:
             self.problems.append("a second message_start")
         self._has_started = True
-        if data["message"]["usage"]["input_tokens"] < 1:
+        message = data["message"]
+        if message["usage"]["input_tokens"] + (message["usage"].get("cache_read_input_tokens") or 0) < 1:
             self.problems.append("message_start without the size of the prompt")
+        if not message.get("id") or message.get("role") != "assistant" or message.get("content") != []:
+            self.problems.append("message_start without id, role or empty content")
 
     def _take_inner(self, kind: str, data: dict[str, Any]) -> None:
         if kind == "content_block_start":
@@ -70,15 +75,24 @@ class MessagesStreamCheck:
                 self.problems.append("message_delta inside a block")
             if self._stop_reason is not None:
                 self.problems.append("a second message_delta")
-            self._stop_reason = data["delta"]["stop_reason"]
-            if not self._stop_reason:
-                self.problems.append("message_delta without a stop_reason")
+            self._end_message(data)
         elif kind == "message_stop":
             if self._stop_reason is None:
                 self.problems.append("message_stop before message_delta")
             self._is_over = True
         elif kind != "ping":
             self.problems.append(f"unknown type {kind!r}")
+
+    def _end_message(self, data: dict[str, Any]) -> None:
+        self._stop_reason = data["delta"]["stop_reason"]
+        if not self._stop_reason:
+            self.problems.append("message_delta without a stop_reason")
+        if not isinstance((data.get("usage") or {}).get("output_tokens"), int):
+            self.problems.append("message_delta without output_tokens")
+        if self._stop_reason == "tool_use" and not self._inputs:
+            self.problems.append("stop_reason tool_use without a call")
+        if self._stop_reason != "max_tokens" and not all(map(_is_object, self._inputs)):
+            self.problems.append("the input of a call is no object of JSON")
 
     def _start_block(self, data: dict[str, Any]) -> None:
         if self._open is not None:
@@ -88,7 +102,12 @@ class MessagesStreamCheck:
         if data["index"] != self._num_blocks:
             self.problems.append(f"block index {data['index']}, expected {self._num_blocks}")
         self._num_blocks += 1
-        self._open = (data["index"], data["content_block"]["type"])
+        block = data["content_block"]
+        self._open = (data["index"], block["type"])
+        if block["type"] == "tool_use":
+            self._inputs.append("")
+            if not (block.get("id") and block.get("name") and block.get("input") == {}):
+                self.problems.append("a tool_use block begins without id, name or empty input")
         self._is_signed = False
 
     def _delta(self, data: dict[str, Any]) -> None:
@@ -99,6 +118,8 @@ class MessagesStreamCheck:
             self.problems.append(f"{kind} in a block of type {self._open[1]}")
         elif self._is_signed:
             self.problems.append(f"{kind} after the signature")
+        elif kind == "input_json_delta":
+            self._inputs[-1] += data["delta"]["partial_json"]
         self._is_signed = kind == "signature_delta"
 
     def _stop_block(self, data: dict[str, Any]) -> None:
@@ -107,6 +128,13 @@ class MessagesStreamCheck:
         elif self._open[1] == "thinking" and not self._is_signed:
             self.problems.append("a thinking block without a signature")
         self._open = None
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text or "{}"), dict)
+    except ValueError:
+        return False
 
 
 def check_messages_stream(events: Sequence[SseEvent]) -> list[str]:

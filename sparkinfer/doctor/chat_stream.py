@@ -14,6 +14,7 @@ class ChatStreamCheck:
     def __init__(self) -> None:
         self.problems: list[str] = []
         self._is_over = False
+        self._has_failed = False
         self._has_usage = False
         self._started: set[int] = set()
         self._finished: set[int] = set()
@@ -29,7 +30,11 @@ class ChatStreamCheck:
             self._end()
         elif not isinstance(chunk, dict):
             self.problems.append(f"data is no object: {str(chunk)[:80]!r}")
-        elif "error" not in chunk:
+        elif "error" in chunk:
+            self._has_failed = True
+            if not (isinstance(chunk["error"], dict) and chunk["error"].get("message")):
+                self.problems.append("an error without a message")
+        else:
             self._take_chunk(chunk)
 
     def end(self) -> None:
@@ -39,7 +44,9 @@ class ChatStreamCheck:
 
     def _end(self) -> None:
         self._is_over = True
-        if self._started - self._finished:
+        if not (self._started or self._has_failed):
+            self.problems.append("[DONE] without an answer")
+        if self._started - self._finished and not self._has_failed:
             self.problems.append("a choice without a finish_reason")
 
     def _take_chunk(self, chunk: dict[str, Any]) -> None:

@@ -6,9 +6,8 @@ import json
 import re
 from typing import Any
 
-from sparkinfer.doctor.chat_stream import check_chat_stream
 from sparkinfer.doctor.ollama_stream import check_ollama_stream
-from sparkinfer.doctor.openai_checks import CHAT, HELLO, SCHEMA, WEATHER, chat_body, forced_call
+from sparkinfer.doctor.openai_checks import CHAT, HELLO, SCHEMA, WEATHER, chat_body, expect_good_stream, forced_call
 from sparkinfer.doctor.session import Session, expect, expect_keys, expect_no
 
 OLDEST_VERSION = (0, 6, 4)  # that Copilot takes
@@ -106,7 +105,7 @@ def copilot_chat(session: Session) -> None:
     """the chat itself goes to /v1/chat/completions under Ollama's name for the model"""
     tool = {"type": "function", "function": WEATHER}
     body = chat_body(model=_model(session), stream=True, tools=[tool], tool_choice="auto", n=1, top_p=1)
-    expect_no(check_chat_stream(session.post(CHAT, body).events()))
+    expect_good_stream(session.post(CHAT, body))
 
 
 OLLAMA = (greeting, version, tags, show, chat, whole_chat, generate, schema, tools, unknown_model)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 from sparkinfer.doctor.sse_events import SseEvent
 
-_TERMINAL = ("response.completed", "response.incomplete", "response.failed")
+# The event that ends a stream -> what the response may say of itself.
+_TERMINAL = {
+    "response.completed": ("completed", "incomplete"),
+    "response.incomplete": ("incomplete",),
+    "response.failed": ("failed",),
+}
 _STATUS = ("response.created", "response.queued", "response.in_progress")
 # Events about the open item -> the type it must have.
 _OF_ITEM = {
@@ -31,11 +37,12 @@ class ResponsesStreamCheck:
     def __init__(self) -> None:
         self.problems: list[str] = []
         self._num_events = 0
-        self._has_started = False
+        self._response_id = ""  # of the response, once it is created
         self._is_over = False
         self._num_items = 0
         self._open: dict[str, Any] | None = None
         self._has_part = False
+        self._num_parts = 0  # of the open item
         self._text = ""
         self._is_done = False  # the open item's text is complete
         self._done: list[dict[str, Any]] = []
@@ -55,8 +62,8 @@ class ResponsesStreamCheck:
         if self._is_over:
             self.problems.append(f"{kind} after the end")
         elif kind in _STATUS:
-            self._status(kind)
-        elif not self._has_started:
+            self._status(kind, data)
+        elif not self._response_id:
             self.problems.append(f"{kind} before response.created")
         elif kind in _TERMINAL:
             self._end(kind, data["response"])
@@ -68,13 +75,20 @@ class ResponsesStreamCheck:
         if not self._is_over:
             self.problems.append("the stream ended without response.completed or response.failed")
 
-    def _status(self, kind: str) -> None:
-        if (kind == "response.created") is self._has_started:
-            self.problems.append(f"{kind} {'again' if self._has_started else 'before response.created'}")
-        self._has_started = True
+    def _status(self, kind: str, data: dict[str, Any]) -> None:
+        response_id = str(data["response"].get("id") or "")
+        if (kind == "response.created") is bool(self._response_id):
+            self.problems.append(f"{kind} {'again' if self._response_id else 'before response.created'}")
+        if not response_id or self._response_id not in ("", response_id):
+            self.problems.append(f"{kind} of the response {response_id!r}")
+        self._response_id = self._response_id or response_id or "?"
 
     def _end(self, kind: str, response: dict[str, Any]) -> None:
         self._is_over = True
+        if response.get("id") != self._response_id:
+            self.problems.append(f"{kind} of another response")
+        if response.get("status") not in _TERMINAL[kind]:
+            self.problems.append(f"{kind} with status {response.get('status')!r}")
         if kind == "response.failed":
             if not response["error"]:
                 self.problems.append("response.failed without an error")
@@ -83,8 +97,12 @@ class ResponsesStreamCheck:
             self.problems.append(f"{kind} inside an item")
         if response["output"] != self._done:
             self.problems.append("the final output is not what the items were")
-        if not response["usage"]:
-            self.problems.append(f"{kind} without usage")
+        if not self._done:
+            self.problems.append(f"{kind} without an item")
+        usage = response["usage"] or {}
+        counts = [int(usage.get(key, -1)) for key in ("input_tokens", "output_tokens", "total_tokens")]
+        if min(counts) < 0 or counts[0] + counts[1] != counts[2]:
+            self.problems.append(f"{kind} without usage that adds up")
 
     def _take_item(self, kind: str, data: dict[str, Any]) -> None:
         if kind == "response.output_item.added":
@@ -105,6 +123,8 @@ class ResponsesStreamCheck:
             self.problems.append(f"output_index {data['output_index']}, expected {self._num_items}")
         self._num_items += 1
         self._open, self._has_part, self._text, self._is_done = data["item"], False, "", False
+        self._num_parts = 0
+        self._check_call(data["item"])
 
     def _inside(self, kind: str, data: dict[str, Any], item: dict[str, Any]) -> None:
         if data["item_id"] != item["id"] or data["output_index"] != self._num_items - 1:
@@ -116,6 +136,10 @@ class ResponsesStreamCheck:
             if (verb == "added") is self._has_part:
                 self.problems.append(f"{kind} out of order")
             self._has_part = verb == "added"
+            self._num_parts += self._has_part
+        if item["type"] not in _WHOLE and data.get("content_index") != self._num_parts - 1:
+            self.problems.append(f"{kind} with content_index {data.get('content_index')}")
+        if "content_part" in kind:
             return
         if item["type"] not in _WHOLE and not self._has_part:
             self.problems.append(f"{kind} outside a part")
@@ -134,6 +158,11 @@ class ResponsesStreamCheck:
         item, opened = data["item"], self._open or {}
         if (item["id"], item["type"]) != (opened["id"], opened["type"]):
             self.problems.append("response.output_item.done is about another item")
+        if data["output_index"] != self._num_items - 1:
+            self.problems.append(f"response.output_item.done with output_index {data['output_index']}")
+        self._check_call(item)
+        if item["type"] == "function_call" and item.get("status") != "incomplete" and not _is_object(item["arguments"]):
+            self.problems.append("the arguments of a call are no object of JSON")
         if self._has_part:
             self.problems.append("an item ends with an open part")
         if not self._is_done:
@@ -144,6 +173,17 @@ class ResponsesStreamCheck:
             self.problems.append("an item is not the sum of its deltas")
         self._done.append(item)
         self._open = None
+
+    def _check_call(self, item: dict[str, Any]) -> None:
+        if item["type"] in _WHOLE and not (item.get("name") and item.get("call_id")):
+            self.problems.append("a call without name or call_id")
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
 
 
 def check_responses_stream(events: Sequence[SseEvent]) -> list[str]:

@@ -176,6 +176,7 @@ CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": ""
 
 def test_good_chat_streams() -> None:
     assert check_chat_stream([ROLE, TEXT, END, USAGE, DONE]) == []
+    assert check_chat_stream([ROLE, TEXT, SseEvent("", {"error": {"message": "gone"}}), DONE]) == []
     assert check_chat_stream([ROLE, calling(0, **CALL), calling(0), calling(1, **CALL), calling(1), END, DONE]) == []
 
 
@@ -197,6 +198,9 @@ def test_good_chat_streams() -> None:
         [ROLE, calling(0, **CALL), calling(0, **CALL), END, DONE],
         [ROLE, calling(0, **CALL), calling(2, **CALL), END, DONE],
         [ROLE, SseEvent("", "x"), END, DONE],
+        [DONE],
+        [SseEvent("", {"error": {}}), DONE],
+        [SseEvent("", {"error": "x"}), DONE],
         [],
     ],
 )
