@@ -14,7 +14,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.launch import has_dp4a
-from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
+from kernels.quant_format import QuantFormat, QuantWeight
 
 PART = 256  # columns, at least, of a part
 MAX_PARTS = 8
@@ -51,25 +51,26 @@ def _plain_rows_kernel(
     tl.store(target, acc, mask=(token < num_tokens)[:, None] & (row < num_rows)[None, :])
 
 
-def fits(x: QuantActivation, weight: QuantWeight) -> bool:
-    """Whether the kernel takes the product."""
-    return weight.format == QuantFormat.F32 and x.plain is not None and x.num_cols % 32 == 0
+def fits(weight: QuantWeight) -> bool:
+    """Whether the kernel takes the matrix."""
+    return weight.format == QuantFormat.F32 and weight.num_cols % 32 == 0
 
 
-def plain_rows(x: QuantActivation, weight: QuantWeight, eps: float | None, pdl: bool = False) -> Tensor:
+def plain_rows(
+    x: Tensor, weight: QuantWeight, square_sums: Tensor | None = None, eps: float = 0.0, pdl: bool = False
+) -> Tensor:
     """[num_parts, num_tokens, num_rows] f32, still to be added up; the parts follow num_cols alone.
 
-    x:      its plain numbers, before they were rounded
-    eps:    of the norm whose factor the products get; None: no factor
+    x:            [num_tokens, num_cols] f32
+    square_sums:  [num_tokens, num_cols / 16] f32, of the norm (with eps) whose factor the products get; None: no factor
     """
-    num_tokens, num_rows, num_cols = x.num_tokens, weight.num_rows, x.num_cols
-    assert x.plain is not None
+    num_tokens, num_cols = x.shape
     splits = max(1, min(MAX_PARTS, num_cols // PART))
-    parts = torch.empty(splits, num_tokens, num_rows, dtype=torch.float32, device=x.values.device)
+    parts = torch.empty(splits, num_tokens, weight.num_rows, dtype=torch.float32, device=x.device)
     options = {"launch_pdl": True} if pdl else {}
-    _plain_rows_kernel[(triton.cdiv(num_rows, 32), triton.cdiv(num_tokens, 16), splits)](
-        weight.quants, x.plain, x.square_sums, parts, num_tokens, num_rows, parts.stride(0), eps or 0.0,
-        COLS=num_cols, SPLITS=splits, NORM=eps is not None, NATIVE=has_dp4a(), PDL=pdl, num_warps=2, num_stages=4,
-        **options,
+    _plain_rows_kernel[(triton.cdiv(weight.num_rows, 32), triton.cdiv(num_tokens, 16), splits)](
+        weight.quants, x, x if square_sums is None else square_sums, parts, num_tokens, weight.num_rows,
+        parts.stride(0), eps, COLS=num_cols, SPLITS=splits, NORM=square_sums is not None, NATIVE=has_dp4a(), PDL=pdl,
+        num_warps=2, num_stages=4, **options,
     )
     return parts

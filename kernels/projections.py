@@ -13,6 +13,7 @@ from torch import Tensor
 
 from kernels import plain_rows
 from kernels.many_rows import fits, many_rows, num_splits
+from kernels.normed_rows import NormedRows
 from kernels.pack_halves import pack_halves
 from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
 from kernels.quant_gemv import quant_gemv
@@ -42,7 +43,8 @@ class Rows:
         """Whether `parts` has a product for it."""
         x = self._arguments[0]
         if weight.format == QuantFormat.F32:
-            return x.num_tokens > FEW and self._arguments[1] in (0, x.num_cols) and plain_rows.fits(x, weight)
+            has_plain = x.plain is not None and self._arguments[1] in (0, x.num_cols)
+            return x.num_tokens > FEW and has_plain and plain_rows.fits(weight)
         is_half = weight.format in HALVES and x.num_cols % 128 == 0
         return x.num_tokens > FEW and (is_half or fits(weight, x.num_tokens))
 
@@ -50,7 +52,8 @@ class Rows:
         """[num_splits, num_tokens, num_rows] f32, still to be added up."""
         if weight.format == QuantFormat.F32:
             x, span, eps, pdl = self._arguments
-            return plain_rows.plain_rows(x, weight, eps if span else None, pdl)
+            assert x.plain is not None
+            return plain_rows.plain_rows(x.plain, weight, x.square_sums if span else None, eps, pdl)
         if weight.format in HALVES:
             return _half_product(self.form(HALVES[weight.format]), weight.quants)[None]
         return _many_parts(self.form(None), weight, self._arguments[3])
@@ -102,14 +105,34 @@ def project_swiglu(
         quant_swiglu(some, gate, up, _some_rows(out, piece), eps, pdl=pdl)
 
 
-def takes_feed_forward(x: QuantActivation, gate: QuantWeight, down: QuantWeight) -> bool:
-    """Whether `feed_forward_parts` has a product for them."""
-    return x.num_tokens > FEW and fits(gate, x.num_tokens) and fits(down, x.num_tokens)
+def takes_normed(weight: QuantWeight, num_tokens: int) -> bool:
+    """Whether `normed_parts` has a product for it."""
+    return num_tokens > FEW and (fits(weight, num_tokens) or plain_rows.fits(weight))
 
 
-def feed_forward_parts(rows: Rows, gate: QuantWeight, up: QuantWeight, down: QuantWeight, pdl: bool) -> Tensor:
+def normed_parts(x: NormedRows, weight: QuantWeight, pdl: bool) -> Tensor:
+    """[num_splits, num_tokens, num_rows] f32, still to be added up."""
+    if weight.format == QuantFormat.F32:
+        return plain_rows.plain_rows(x.plain, weight, pdl=pdl)
+    return _many_parts(x.packed, weight, pdl)
+
+
+def project_normed(x: NormedRows, weights: Sequence[QuantWeight], out: Tensor, pdl: bool) -> None:
+    """The products side by side, [num_tokens, sum of num_rows or more] f32, written."""
+    first = 0
+    for weight in weights:
+        target = out[:, first : first + weight.num_rows]
+        first += weight.num_rows
+        if weight.format != QuantFormat.F32 and num_splits(weight) == 1:
+            many_rows(x.packed, weight, target[None], pdl)
+        else:
+            add_parts(normed_parts(x, weight, pdl), target, pdl)
+
+
+def feed_forward_parts(x: NormedRows, gate: QuantWeight, up: QuantWeight, down: QuantWeight, pdl: bool) -> Tensor:
     """down(silu(gate x) * up x), [num_splits, num_tokens, num_rows] f32, still to be added up."""
-    return _many_parts(add_parts_swiglu_packed(rows.parts(gate), rows.parts(up), pdl), down, pdl)
+    h = add_parts_swiglu_packed(normed_parts(x, gate, pdl), normed_parts(x, up, pdl), pdl)
+    return _many_parts(h, down, pdl)
 
 
 def _many_parts(packed: Tensor, weight: QuantWeight, pdl: bool) -> Tensor:

@@ -23,6 +23,7 @@ from ops.bench.gpu_timing import capture, replay_us
 from sparkinfer.bench.bandwidth import copy_bandwidth
 from sparkinfer.model.cuda.decode import DecodeInputs, DecodeStep
 from sparkinfer.model.cuda.weights import AttentionLayer, DecodeWeights, ExpertFFN
+from sparkinfer.model.cuda.wide_decode import decode_step
 from tests.kernels.activations import relative_error
 from tests.kernels.random_model import SHAPES, ModelShape, cloned, random_inputs, random_model
 from tests.kernels.reference_step import reference_step
@@ -63,7 +64,7 @@ def check(name: str, num_seqs: int, pdl: bool) -> str:
     inputs = random_inputs(shape, weights, num_seqs, 333, "cuda")
     expected_inputs = cloned(inputs)
     expected = reference_step(weights, expected_inputs)
-    step = DecodeStep(weights, num_seqs, DEVICE, pdl)
+    step = decode_step(weights, num_seqs, DEVICE, pdl)
     warm = cloned(inputs)
     step.run(warm)
     torch.cuda.synchronize()
@@ -114,7 +115,7 @@ def time_model(name: str, batches: list[int], contexts: list[int], pdl: bool, wi
     print(f"{name}: {torch.cuda.memory_allocated() / 1e9:.1f} GB, made in {time.perf_counter() - started:.1f} s",
           flush=True)
     for num_seqs in batches:
-        step = DecodeStep(weights, num_seqs, DEVICE, pdl)
+        step = decode_step(weights, num_seqs, DEVICE, pdl)
         for context_len in contexts:
             inputs = random_inputs(shape, weights, num_seqs, context_len, "cuda")
             us = replay_us(capture(lambda step=step, inputs=inputs: step.run(inputs)))

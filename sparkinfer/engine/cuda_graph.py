@@ -11,13 +11,15 @@ import torch
 from torch import Tensor
 
 from sparkinfer.engine.decode_buckets import bucket_sizes, split_rows
-from sparkinfer.model.cuda.decode import DecodeInputs, DecodeStep, Workspace
+from sparkinfer.model.cuda.decode import DecodeInputs, Workspace
 from sparkinfer.model.cuda.pools import DecodePools
 from sparkinfer.model.cuda.weights import DecodeWeights
+from sparkinfer.model.cuda.wide_decode import decode_step
 
 WARM_UP_RUNS = 2  # the first compiles
 LARGEST_BUCKET = 8  # rows; the most that the decode kernels take. Wider steps run several graphs in turn.
 LARGEST_INTERPRETED = 8  # on a CPU, where the kernels for more do not run
+DETERMINISTIC_BUCKET = 8  # the only one there is where bits must not depend on the number of rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,19 @@ class SlotTensors:
 
     last_token_ids: Tensor
     block_tables: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class GraphRows:
+    """What rows of a graph came to, until its next run.
+
+    results:  [2, num_rows] int64: greedy token ids; 1 where the row is finite
+    logits:   [num_rows, vocab_size] f32; residual: [num_rows, hidden_size] f32, before the last norm
+    """
+
+    results: Tensor
+    logits: Tensor
+    residual: Tensor
 
 
 class DecodeGraph:
@@ -45,7 +60,7 @@ class DecodeGraph:
         self.size = size
         self._slots = slots
         self._packed = torch.zeros(3, size, dtype=torch.int64, device=device)  # slot, position, context length
-        self._step = DecodeStep(weights, size, device, pdl=device.type == "cuda", workspace=workspace)
+        self._step = decode_step(weights, size, device, pdl=device.type == "cuda", workspace=workspace)
         self._vocab_size = weights.output.num_rows
         self._results = torch.zeros(2, size, dtype=torch.int64, device=device)
         width = slots.block_tables.shape[1]
@@ -64,15 +79,9 @@ class DecodeGraph:
         self._dummy = dummy_rows(size, slots.last_token_ids.shape[0] - 1)
         self._graph: torch.cuda.CUDAGraph | None = None
 
-    @property
-    def logits(self) -> Tensor:
-        """[size, vocab_size] f32 of the last run, until the next."""
-        return self._step.logits
-
-    @property
-    def results(self) -> Tensor:
-        """[2, size] int64 of the last run, until the next: greedy token ids; 1 where the row is finite."""
-        return self._results
+    def rows(self, num_rows: int) -> GraphRows:
+        """The first rows of the last run."""
+        return GraphRows(self._results[:, :num_rows], self._step.logits[:num_rows], self._step.residual[:num_rows])
 
     def capture(self, pool: tuple[int, int] | None) -> tuple[int, int] | None:
         """Compile, warm up on the dummy slot and capture on the current stream; graphs of one pool share memory."""
@@ -122,10 +131,14 @@ class DecodeGraph:
 class DecodeGraphs:
     """A graph per bucket; a step of any number of rows runs one after another of them."""
 
-    def __init__(self, weights: DecodeWeights, pools: DecodePools, slots: SlotTensors) -> None:
+    def __init__(
+        self, weights: DecodeWeights, pools: DecodePools, slots: SlotTensors, is_deterministic: bool = False
+    ) -> None:
+        """is_deterministic: a row's bits depend on its sequence alone"""
         num_slots = slots.last_token_ids.shape[0] - 1
         device = slots.last_token_ids.device
-        self._sizes = bucket_sizes(num_slots, LARGEST_BUCKET if device.type == "cuda" else LARGEST_INTERPRETED)
+        largest = LARGEST_BUCKET if device.type == "cuda" else LARGEST_INTERPRETED
+        self._sizes = [DETERMINISTIC_BUCKET] if is_deterministic else bucket_sizes(num_slots, largest)
         workspace = Workspace.empty(weights, self._sizes[-1], device)
         self._graphs = {size: DecodeGraph(weights, pools, slots, size, workspace) for size in self._sizes}
 
@@ -136,15 +149,14 @@ class DecodeGraphs:
             pool = graph.capture(pool)
             progress(done, len(self._graphs))
 
-    def run(self, rows: npt.NDArray[np.int64]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Run rows [3, num_rows] (DecodeGraph.run) bucket by bucket.
-
-        yields results [2, n] and logits [n, vocab_size] of the next n rows, which hold until the next are asked for
+    def run(self, rows: npt.NDArray[np.int64]) -> Iterator[GraphRows]:
+        """Run rows [3, num_rows] (DecodeGraph.run) bucket by bucket; yields the next rows, which hold until those
+        after them are asked for.
         """
         for run, size in split_rows(rows.shape[1], self._sizes):
             graph = self._graphs[size]
             graph.run(rows[:, run.start : run.stop])
-            yield graph.results[:, : len(run)], graph.logits[: len(run)]
+            yield graph.rows(len(run))
 
 
 def dummy_rows(size: int, dummy_slot: int) -> npt.NDArray[np.int64]:

@@ -11,11 +11,12 @@ from triton.backends.compiler import GPUTarget
 from triton.experimental.gluon._runtime import GluonASTSource
 from triton.runtime.jit import mangle_type
 
-from kernels.combine_experts import combine_experts, combine_experts_residual
+from kernels.combine_experts import combine_experts
 from kernels.draw_tokens import DrawFilters, draw_tokens
 from kernels.expert_rows import STAGES as EXPERT_STAGES
 from kernels.expert_rows import _expert_rows_kernel
 from kernels.many_rows import FORMATS, STAGES, _many_rows_kernel
+from kernels.normed_rows import NormedRows, add_parts_normed, combine_experts_normed
 from kernels.pack_halves import pack_halves, pack_rows
 from kernels.plain_rows import plain_rows
 from kernels.quant_embedding import quant_embedding
@@ -95,10 +96,12 @@ def around_experts() -> None:
     route_tokens(torch.zeros(8, 16, 257), ids, weights)
     sort_tokens(ids, 256, Runs.empty(128, 256, 16, ids.device))
     x = poisoned_activation(16, 2048)
-    plain_rows(x, random_weight(257, 2048, QuantFormat.F32), 1e-6)
-    products, residual = torch.zeros(128, 2048), torch.zeros(16, 2048)
+    products, residual, norm = torch.zeros(128, 2048), torch.zeros(16, 2048), torch.zeros(2048)
+    plain_rows(residual, random_weight(257, 2048, QuantFormat.F32), x.square_sums, 1e-6)
     combine_experts(products, weights[:, :8], residual)
-    combine_experts_residual(products, weights, torch.zeros(8, 16, 2048), residual, torch.zeros(2048), x)
+    rows = NormedRows.empty(16, 2048, residual.device)
+    combine_experts_normed(products, weights, torch.zeros(8, 16, 2048), residual, norm, 1e-6, rows)
+    add_parts_normed(torch.zeros(8, 16, 2048), residual, norm, 1e-6, rows)
     pack_rows(residual)
     pack_halves(x, 2048, 1e-6)
     parts = torch.zeros(2, 16, 512)

@@ -5,19 +5,21 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernels.combine_experts import combine_experts, combine_experts_residual
+from kernels.combine_experts import combine_experts
+from kernels.normed_rows import NormedRows, add_parts_normed, combine_experts_normed
 from kernels.pack_halves import pack_rows
 from kernels.plain_rows import plain_rows
 from kernels.quant_format import QuantFormat
 from kernels.reference import quant_gemv as reference
 from kernels.reference.grouped_experts import grouped_experts, sorted_pairs
+from kernels.reference.normed_rows import normed, weighted
 from kernels.reference.pack_halves import fragment_order
 from kernels.reference.quant_moe import quant_route
 from kernels.route_tokens import route_tokens
 from kernels.sort_tokens import Runs, sort_tokens
 from sparkinfer.model.cuda import experts
 from sparkinfer.model.cuda.weights import ExpertFFN
-from tests.kernels.activations import poisoned_activation, random_activation, relative_error
+from tests.kernels.activations import random_activation, relative_error
 from tests.kernels.emulated import emulate
 from tests.kernels.random_weights import random_weight
 
@@ -60,7 +62,7 @@ def test_choice_and_weights(has_shared: bool) -> None:
 def test_small_matrices_of_plain_numbers(num_tokens: int, cols: int, eps: float | None) -> None:
     x = random_activation(num_tokens, cols)
     weight = random_weight(37, cols, QuantFormat.F32)
-    parts = plain_rows(x, weight, eps)
+    parts = plain_rows(x.plain, weight, None if eps is None else x.square_sums, eps or 0.0)
     expected = x.plain @ weight.quants.T
     if eps is not None:
         expected = expected * reference.rms_factor(x, eps)
@@ -96,18 +98,35 @@ def test_products_combined(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) 
     assert relative_error(routed, expected) < 1e-6
 
 
+def _poisoned(num_tokens: int, num_cols: int) -> NormedRows:
+    out = NormedRows.empty(num_tokens, num_cols, torch.device("cpu"))
+    out.packed.fill_(torch.nan)
+    out.plain.fill_(torch.nan)
+    return out
+
+
 @pytest.mark.parametrize("has_shared", [False, True])
 def test_sums_into_the_residual(has_shared: bool) -> None:
-    products, residual, norm = torch.randn(32, 288), torch.randn(16, 288), torch.rand(288) + 0.5
+    products, residual, norm = torch.randn(32, 384), torch.randn(16, 384), torch.rand(384) + 0.5
     weights = torch.rand(16, 2 + has_shared)
-    shared = torch.randn(3, 16, 288) if has_shared else None
-    expected = residual + (products.view(16, 2, 288) * weights[:, :2, None]).sum(1)
-    if shared is not None:
-        expected = expected + shared.sum(0) * weights[:, 2:]
-    out = poisoned_activation(16, 288)
-    combine_experts_residual(products, weights, shared, residual, norm, out)
+    shared = torch.randn(3, 16, 384) if has_shared else None
+    expected = residual + weighted(products, weights, shared)
+    out = _poisoned(16, 384)
+    combine_experts_normed(products, weights, shared, residual, norm, 1e-6, out)
     assert relative_error(residual, expected) < 1e-6
-    emitted = reference.quantize_rows(residual, norm)
-    assert relative_error(out.plain, emitted.plain) < 1e-6
-    assert relative_error(out.square_sums, emitted.square_sums) < 1e-6
-    assert relative_error(reference.dequantize_rows(out), reference.dequantize_rows(emitted)) < 1e-4
+    assert relative_error(out.plain, normed(expected, norm, 1e-6)) < 1e-6
+    assert relative_error(out.packed.float(), out.plain[:, fragment_order(384)]) < 1e-3
+
+
+@pytest.mark.parametrize("splits", [0, 1, 3])
+def test_parts_into_the_residual(splits: int) -> None:
+    residual, norm = torch.randn(4, 256), torch.rand(256) + 0.5
+    norm[1] = 1e6  # beyond f16
+    parts = torch.randn(splits, 4, 256)
+    expected = residual + parts.sum(0)
+    out = _poisoned(4, 256)
+    add_parts_normed(parts if splits else None, residual, norm, 1e-6, out)
+    assert relative_error(residual, expected) < 1e-6
+    rows = normed(expected, norm, 1e-6)
+    assert relative_error(out.plain, rows) < 1e-6
+    assert relative_error(out.packed.float(), rows[:, fragment_order(256)].clamp(-65504, 65504)) < 1e-3

@@ -7,6 +7,7 @@ import torch
 
 from kernels import projections
 from kernels.many_rows import FORMATS, fits, num_splits
+from kernels.normed_rows import NormedRows
 from kernels.pack_halves import pack_halves
 from kernels.quant_format import QuantFormat, QuantWeight
 from kernels.reference import quant_gemv as reference
@@ -87,15 +88,29 @@ def test_dense_first_half(kind: QuantFormat) -> None:
     assert relative_error(dequantize_rows(out), dequantize_rows(quant_moe.swiglu(x, gate, up, EPS))) < allowed
 
 
+def _normed_rows(num_tokens: int, num_cols: int) -> NormedRows:
+    plain = torch.randn(num_tokens, num_cols)
+    return NormedRows(plain[:, fragment_order(num_cols)].half(), plain)
+
+
 def test_dense_layer_between_packed_rows() -> None:
-    x = random_activation(16, 512)
+    x = _normed_rows(16, 512)
     gate, up = (random_weight(256, 512, QuantFormat.Q4_K, seed=seed) for seed in (1, 2))
     down = random_weight(96, 256, QuantFormat.Q6_K)
-    assert projections.takes_feed_forward(x, gate, down)
-    rows = projections.Rows(x, 512, EPS, pdl=False)
-    parts = projections.feed_forward_parts(rows, gate, up, down, pdl=False)
-    expected = dequantize_rows(quant_moe.swiglu(x, gate, up, EPS)) @ dequantize(down).T
-    assert relative_error(parts.sum(0), expected) < 2e-3
+    parts = projections.feed_forward_parts(x, gate, up, down, pdl=False)
+    h = torch.nn.functional.silu(x.plain @ dequantize(gate).T) * (x.plain @ dequantize(up).T)
+    assert relative_error(parts.sum(0), h @ dequantize(down).T) < 2e-3
+
+
+def test_normed_rows_meet_matrices_side_by_side() -> None:
+    x = _normed_rows(16, 512)
+    weights = [random_weight(rows, 512, kind, seed=rows) for rows, kind in
+               ((24, QuantFormat.Q4_K), (35200, QuantFormat.Q8_0), (3, QuantFormat.F32))]
+    assert [projections.takes_normed(weight, 16) for weight in weights] == [True] * 3
+    assert not projections.takes_normed(random_weight(8, 512, QuantFormat.F16), 16)
+    out = torch.full((16, 35300), torch.nan)[:, : 35200 + 27]
+    projections.project_normed(x, weights, out, pdl=False)
+    assert relative_error(out, torch.cat([x.plain @ dequantize(w).T for w in weights], dim=1)) < 1e-3
 
 
 def test_parts_follow_the_matrix_alone() -> None:

@@ -6,6 +6,7 @@ next layer's int8 input, so no norm has a launch of its own. Knows nothing of sc
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,20 +19,10 @@ from kernels.moe_down import moe_down
 from kernels.moe_gate_up import moe_gate_up
 from kernels.paged_decode import NUM_SPLITS, PagedKV, paged_decode
 from kernels.post_norm import post_norm
-from kernels.projections import (
-    FEW,
-    Rows,
-    feed_forward_parts,
-    project,
-    project_residual,
-    project_swiglu,
-    takes_feed_forward,
-)
+from kernels.projections import project, project_residual, project_swiglu
 from kernels.quant_embedding import quant_embedding
 from kernels.quant_format import QuantActivation, QuantWeight
 from kernels.quantize_rows import quantize_rows
-from kernels.split_sums import add_parts_residual
-from sparkinfer.model.cuda.experts import add_experts, have_kernels
 from sparkinfer.model.cuda.weights import AttentionLayer, DecodeWeights, DeltaNetLayer, DenseFFN, ExpertFFN
 
 
@@ -123,7 +114,7 @@ class DecodeStep:
         weights = self.weights
         quant_embedding(inputs.input_ids, weights.embedding, self.residual, pdl=self.pdl)
         weights.ends.enter(self.residual, weights.eps)
-        quantize_rows(self.residual, weights.layers[0].attn_norm, self.hidden, pdl=self.pdl)
+        self._enter(weights.layers[0].attn_norm)
         following = [layer.attn_norm for layer in weights.layers[1:]] + [weights.output_norm]
         for index, (layer, next_norm) in enumerate(zip(weights.layers, following, strict=True)):
             group = 0
@@ -133,23 +124,34 @@ class DecodeStep:
                 mixed = self._delta_net(layer.mixer, index, inputs)
                 group = layer.mixer.small.norm.shape[0]
             if layer.post_norms is None:
-                project_residual(mixed, layer.mixer.output, self.residual, layer.ffn_norm, self.hidden, group,
-                                 weights.eps, pdl=self.pdl)
+                self._add_product(mixed, layer.mixer.output, layer.ffn_norm, group)
             else:
                 self._add_normed(mixed, layer.mixer.output, layer.post_norms[0], layer.ffn_norm)
             if isinstance(layer.ffn, ExpertFFN):
-                (self._grouped_experts if self._groups(layer.ffn) else self._experts)(layer.ffn, next_norm)
+                self._experts(layer.ffn, next_norm)
             else:
                 self._dense(layer.ffn, next_norm, None if layer.post_norms is None else layer.post_norms[1])
-        project(self.hidden, [weights.output], weights.eps, out=self.logits, pdl=self.pdl)
+        self._project([weights.output], self.logits)
         weights.ends.leave(self.logits)
         argmax(self.logits, inputs.input_ids, pdl=self.pdl)
         return self.logits
 
+    def _enter(self, norm_weight: Tensor) -> None:
+        """Make the first layer's input of the residual stream."""
+        quantize_rows(self.residual, norm_weight, self.hidden, pdl=self.pdl)
+
+    def _project(self, weights: Sequence[QuantWeight], out: Tensor) -> None:
+        """Products of a layer's input, side by side."""
+        project(self.hidden, weights, self.weights.eps, out=out, pdl=self.pdl)
+
+    def _add_product(self, x: QuantActivation, weight: QuantWeight, next_norm: Tensor, group: int) -> None:
+        """To the residual stream, and make the next input; group: columns of x that share an RMS factor, or 0."""
+        project_residual(x, weight, self.residual, next_norm, self.hidden, group, self.weights.eps, pdl=self.pdl)
+
     def _attention(self, layer: AttentionLayer, index: int, inputs: DecodeInputs) -> QuantActivation:
         heads = self.weights.heads
         projected = self._rows("qkv", heads.row)
-        project(self.hidden, layer.qkv, self.weights.eps, out=projected, pdl=self.pdl)
+        self._project(layer.qkv, projected)
         if layer.bias is not None:
             projected.add_(layer.bias)
         kv, scales = inputs.kv[index], inputs.kv_scales[index]
@@ -163,7 +165,7 @@ class DecodeStep:
 
     def _delta_net(self, layer: DeltaNetLayer, index: int, inputs: DecodeInputs) -> QuantActivation:
         projected = self._rows("delta_net", sum(w.num_rows for w in layer.projections))
-        project(self.hidden, layer.projections, self.weights.eps, out=projected, pdl=self.pdl)
+        self._project(layer.projections, projected)
         conv, state = inputs.conv[index], inputs.state[index]
         assert conv is not None
         assert state is not None
@@ -183,24 +185,7 @@ class DecodeStep:
         shared_down = None if ffn.shared is None else ffn.shared[2]
         moe_down(h, expert_ids, logits, ffn.down, shared_down, self.residual, next_norm, self.hidden, pdl=self.pdl)
 
-    def _groups(self, ffn: ExpertFFN) -> bool:
-        """Whether rows are sorted by expert: enough of them, and kernels for every matrix."""
-        shared_fits = ffn.shared is None or takes_feed_forward(self.hidden, ffn.shared[0], ffn.shared[2])
-        return self._num_seqs > FEW and have_kernels(ffn) and shared_fits
-
-    def _grouped_experts(self, ffn: ExpertFFN, next_norm: Tensor) -> None:
-        rows = Rows(self.hidden, self.hidden.num_cols, self.weights.eps, self.pdl)
-        logits = rows.parts(ffn.router)
-        shared = None if ffn.shared is None else feed_forward_parts(rows, *ffn.shared, self.pdl)
-        add_experts(rows.form(None), logits, ffn, shared, self.residual, next_norm, self.hidden, self.pdl)
-
     def _dense(self, ffn: DenseFFN, next_norm: Tensor, post_norm_weight: Tensor | None) -> None:
-        is_plain = not ffn.is_gelu and post_norm_weight is None
-        if is_plain and takes_feed_forward(self.hidden, ffn.gate, ffn.down):
-            rows = Rows(self.hidden, self.hidden.num_cols, self.weights.eps, self.pdl)
-            parts = feed_forward_parts(rows, ffn.gate, ffn.up, ffn.down, self.pdl)
-            add_parts_residual(parts, self.residual, next_norm, self.hidden, self.pdl)
-            return
         h = self._activation("dense", self._num_seqs, ffn.down.num_cols)
         if ffn.is_gelu:
             gate_up = self._rows("gate_up", 2 * ffn.down.num_cols)

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels.combine_experts import combine_experts, combine_experts_residual
+from kernels.combine_experts import combine_experts
 from kernels.expert_rows import expert_down, expert_gate_up, fits, run_length
 from kernels.pack_halves import pack_rows
-from kernels.quant_format import QuantActivation, QuantWeight
+from kernels.quant_format import QuantWeight
 from kernels.reference.grouped_experts import grouped_experts as reference_experts
 from kernels.reference.quant_moe import quant_route
 from kernels.route_tokens import route_tokens
@@ -80,21 +80,6 @@ def grouped_experts(x: Tensor, logits: Tensor, ffn: ExpertFFN) -> tuple[Tensor, 
     out = torch.empty(x.shape, dtype=torch.float32, device=x.device)
     combine_experts(products(pack_rows(x), ids, ffn, torch.float16), weights, out)
     return out, weights
-
-
-def add_experts(
-    x: Tensor, logits: Tensor, ffn: ExpertFFN, shared: Tensor | None, residual: Tensor, norm_weight: Tensor,
-    out: QuantActivation, pdl: bool = False,
-) -> None:
-    """A decode step's experts of many rows: added to the residual stream, and the next layer's input.
-
-    x, logits:  as `products` and `choose` take them
-    shared:     [num_splits, num_tokens, hidden] f32, parts of the shared expert's product, or None
-    residual, norm_weight, out: as `combine_experts_residual` takes them
-    """
-    ids, weights = choose(logits, ffn, pdl)
-    found = products(x, ids, ffn, torch.float32, pdl)
-    combine_experts_residual(found, weights, shared, residual, norm_weight, out, pdl)
 
 
 def _dequantized(x: Tensor, expert_ids: Tensor, weights: Tensor, ffn: ExpertFFN) -> Tensor:

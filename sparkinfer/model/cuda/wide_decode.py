@@ -1,0 +1,85 @@
+"""A decode step of 16 rows and more: quantised matrices meet all rows at once, experts are sorted.
+
+Rows of the residual stream are finished, normed and rounded to f16 by one kernel each. Knows which models it takes;
+otherwise as decode.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from kernels.normed_rows import NormedRows, add_parts_normed, combine_experts_normed
+from kernels.projections import FEW, Rows, feed_forward_parts, normed_parts, project_normed, takes_normed
+from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
+from sparkinfer.model.cuda.decode import DecodeStep, Workspace
+from sparkinfer.model.cuda.experts import choose, have_kernels, products
+from sparkinfer.model.cuda.weights import AttentionLayer, DecodeLayer, DecodeWeights, DenseFFN, ExpertFFN
+
+
+def decode_step(
+    weights: DecodeWeights, num_seqs: int, device: torch.device, pdl: bool = True, workspace: Workspace | None = None
+) -> DecodeStep:
+    """The step that is best for so many rows of the model."""
+    is_wide = num_seqs > FEW and takes(weights, num_seqs)
+    return (WideDecodeStep if is_wide else DecodeStep)(weights, num_seqs, device, pdl, workspace)
+
+
+def takes(weights: DecodeWeights, num_seqs: int) -> bool:
+    """Whether every matrix has a product of so many rows, and every layer a form that is known here."""
+    return takes_normed(weights.output, num_seqs) and all(_takes_layer(layer, num_seqs) for layer in weights.layers)
+
+
+def _takes_layer(layer: DecodeLayer, num_seqs: int) -> bool:
+    ffn, mixer = layer.ffn, layer.mixer
+    if layer.post_norms is not None or (isinstance(ffn, DenseFFN) and ffn.is_gelu):
+        return False
+    if isinstance(ffn, ExpertFFN) and not have_kernels(ffn):
+        return False
+    inputs = mixer.qkv if isinstance(mixer, AttentionLayer) else mixer.projections
+    first, second = _feed_forward(ffn)
+    has_products = all(takes_normed(weight, num_seqs) for weight in (*inputs, mixer.output, *first, *second))
+    return has_products and all(weight.format != QuantFormat.F32 for weight in (mixer.output, *second))
+
+
+def _feed_forward(ffn: DenseFFN | ExpertFFN) -> tuple[tuple[QuantWeight, ...], tuple[QuantWeight, ...]]:
+    """The matrices that every row meets: those that take the layer's input, and those that take what they make."""
+    if isinstance(ffn, DenseFFN):
+        return (ffn.gate, ffn.up), (ffn.down,)
+    return ((ffn.router,), ()) if ffn.shared is None else ((ffn.router, *ffn.shared[:2]), ffn.shared[2:])
+
+
+class WideDecodeStep(DecodeStep):
+    """The step for one batch size that `takes` admits."""
+
+    def __init__(
+        self, weights: DecodeWeights, num_seqs: int, device: torch.device, pdl: bool = True,
+        workspace: Workspace | None = None,
+    ) -> None:
+        super().__init__(weights, num_seqs, device, pdl, workspace)
+        self._normed = NormedRows.empty(num_seqs, weights.hidden_size, device)
+
+    def _enter(self, norm_weight: Tensor) -> None:
+        self._add_parts(None, norm_weight)
+
+    def _project(self, weights: Sequence[QuantWeight], out: Tensor) -> None:
+        project_normed(self._normed, weights, out, self.pdl)
+
+    def _add_product(self, x: QuantActivation, weight: QuantWeight, next_norm: Tensor, group: int) -> None:
+        self._add_parts(Rows(x, group, self.weights.eps, self.pdl).parts(weight), next_norm)
+
+    def _experts(self, ffn: ExpertFFN, next_norm: Tensor) -> None:
+        x, eps = self._normed, self.weights.eps
+        ids, weights = choose(normed_parts(x, ffn.router, self.pdl), ffn, self.pdl)
+        shared = None if ffn.shared is None else feed_forward_parts(x, *ffn.shared, self.pdl)
+        found = products(x.packed, ids, ffn, torch.float32, self.pdl)
+        combine_experts_normed(found, weights, shared, self.residual, next_norm, eps, x, self.pdl)
+
+    def _dense(self, ffn: DenseFFN, next_norm: Tensor, post_norm_weight: Tensor | None) -> None:
+        assert post_norm_weight is None
+        self._add_parts(feed_forward_parts(self._normed, ffn.gate, ffn.up, ffn.down, self.pdl), next_norm)
+
+    def _add_parts(self, parts: Tensor | None, next_norm: Tensor) -> None:
+        add_parts_normed(parts, self.residual, next_norm, self.weights.eps, self._normed, self.pdl)
