@@ -179,6 +179,7 @@ class Answer:
         self.finished: asyncio.Future[None] = loop.create_future()  # is_done
         self._body = body
         self._names = names
+        self._tool_paths = generation.tool_paths
         self._metrics = metrics
         self._last_write_at = 0.0
         self._received_at = received_at
@@ -204,7 +205,7 @@ class Answer:
         elif type(event) is Started:
             self._start(event)
         elif type(event) is Failed:
-            self.fail(self._names.in_error(_error_of(event)))
+            self.fail(self._names.in_error(_error_of(event), self._tool_paths))
 
     def flush(self, now: float) -> None:
         """The wake-up is over: write what it brought. now: time.monotonic()."""

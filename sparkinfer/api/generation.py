@@ -26,6 +26,7 @@ class Generation:
     include_usage: bool  # a stream ends with a usage chunk whatever the server's own setting
     exclude_reasoning: bool = False
     skipped_tools: tuple[str, ...] = ()  # kinds of tools that no client of ours can run; a header tells
+    tool_paths: tuple[str, ...] = ()  # where in the body the schema of each tool is; (): where OpenAI's chat has it
 
     def of_client(self, client_id: int, explain_cache: bool = False) -> Generation:
         """The same, known to come from this client, who may want to hear how much the prefix cache spared."""

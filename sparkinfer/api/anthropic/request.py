@@ -11,7 +11,7 @@ from typing import Any
 
 from sparkinfer.api.anthropic.conversation import read_conversation
 from sparkinfer.api.anthropic.errors import NO_THREADS
-from sparkinfer.api.anthropic.tools import read_tools, skipped_kinds
+from sparkinfer.api.anthropic.tools import read_tools, schema_paths, skipped_kinds
 from sparkinfer.api.field_names import FieldNames
 from sparkinfer.api.generation import Generation, NewRequestId
 from sparkinfer.api.models import ModelInfo
@@ -32,7 +32,6 @@ from sparkinfer.request import ChatPrompt, OutputFormat, Request, ToolPolicy
 
 FIELD_NAMES = FieldNames(
     (r"response_format\.json_schema", "output_config.format"),
-    (r"tools\[(\d+)\]\.function\.parameters", r"tools[\1].input_schema"),
     (r"messages\[\d+\]", "messages"),
 )
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
@@ -69,7 +68,10 @@ def parse_messages_request(
         tool_policy=policy,
         output_format=read_format(body),
     )
-    generation = Generation((request,), read_bool(body, "stream", False), True, skipped_tools=skipped_kinds(body))
+    generation = Generation(
+        (request,), read_bool(body, "stream", False), True, skipped_tools=skipped_kinds(body),
+        tool_paths=schema_paths(body),
+    )  # fmt: skip
     return MessagesRequest(generation, model, thinking.get("display") != "omitted")
 
 

@@ -45,6 +45,11 @@ def skipped_kinds(body: Object) -> tuple[str, ...]:
     return tuple(sorted(str(kind)[:64] for kind in kinds if not _is_custom(kind)))
 
 
+def schema_paths(body: Object) -> tuple[str, ...]:
+    """Where the schemas of the tools that `read_tools` offers stand."""
+    return tuple(f"{path}.input_schema" for tool, path in _tools(body) if _is_custom(read_str(tool, "type", path)))
+
+
 def _tools(body: Object) -> list[tuple[Object, str]]:
     tools = read_list(body, "tools") or []
     return [(as_object(tool, f"tools[{i}]"), f"tools[{i}]") for i, tool in enumerate(tools)]

@@ -35,7 +35,6 @@ FindHistory = Callable[[str], Items]  # items up to and with a stored response; 
 
 FIELD_NAMES = FieldNames(
     (r"response_format\.json_schema", "text.format"),
-    (r"tools\[(\d+)\]\.function", r"tools[\1]"),
     (r"messages(\[\d+\])?", "input"),
     (r"max_tokens", "max_output_tokens"),
 )
@@ -94,7 +93,9 @@ def parse_responses_request(
         "temperature": sampling.temperature, "top_p": sampling.top_p, "top_logprobs": top_logprobs or 0,
     }  # fmt: skip
     return ResponsesRequest(
-        generation=Generation((request,), read_bool(body, "stream", False), True, skipped_tools=skipped),
+        generation=Generation(
+            (request,), read_bool(body, "stream", False), True, skipped_tools=skipped, tool_paths=tuple(asked.box.paths)
+        ),
         items=asked.items,
         echoed=echoed,
         tools=asked.box.by_name,

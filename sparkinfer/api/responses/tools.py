@@ -43,6 +43,7 @@ class ToolBox:
     """Everything that is offered. by_name: under the names that the model knows."""
 
     tools: list[Tool] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)  # where the schema, or the form, of each stands
     by_name: dict[str, ClientTool] = field(default_factory=dict)
     skipped: set[str] = field(default_factory=set)  # types
     keeps_first: bool = False  # of two tools with one name
@@ -74,6 +75,7 @@ class ToolBox:
             parameters = read_object(tool, "parameters", path)
         strict = read_bool(tool, "strict", False, path)
         self.tools.append(function_tool(flat, description, parameters, path, strict=strict))
+        self.paths.append(join(path, "format" if is_custom else "parameters"))
         self.by_name[flat] = ClientTool(name, namespace, is_custom)
 
 
