@@ -12,9 +12,9 @@ _UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
 
 
 def check_model_name(info: ModelInfo, name: str) -> None:
-    """RequestError(404) unless `name` means the one model: its id, with or without a tag, or "default"."""
-    wanted = name.lower().removesuffix(":latest")
-    if wanted not in (info.model.lower(), "default"):
+    """RequestError(404) unless `name` means the one model: its id, with any tag or none, or "default"."""
+    wanted = name.lower()
+    if not {wanted, wanted.rpartition(":")[0]} & {info.model.lower(), "default"}:
         raise RequestError(
             404, f"model '{name[:96]}' not found; this server has '{info.model}'", param="model", code="model_not_found"
         )

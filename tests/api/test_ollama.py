@@ -69,7 +69,7 @@ def test_documents(http: httpx.Client, client: ollama.Client) -> None:
     ShowResponse.model_validate(http.post("/api/show", json={"name": "tiny:latest"}).json())
 
 
-@pytest.mark.parametrize("name", ["tiny", "TINY:latest", "default"])
+@pytest.mark.parametrize("name", ["tiny", "TINY:latest", "default", "tiny:135m"])
 def test_names_of_the_model(http: httpx.Client, name: str) -> None:
     assert http.post("/api/show", json={"model": name}).status_code == 200
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from sparkinfer.api.responses.store import ResponseStore, StoredResponse
+from sparkinfer.api.responses.store import MAX_RESPONSE_BYTES, ResponseStore, StoredResponse
 from sparkinfer.config import ServerConfig
 from sparkinfer.doctor.sse_events import parse_events
 from sparkinfer.errors import ConfigError, RequestError
@@ -62,6 +62,12 @@ def test_nothing_is_kept_where_nothing_may_be() -> None:
     store = ResponseStore(":memory:", 0, 1 << 20)
     assert not store.put(0, stored("a"))
     assert names(store, "a") == []
+
+
+def test_a_response_with_all_its_turns_is_bounded() -> None:
+    store = ResponseStore(":memory:", 10, 1 << 30)
+    assert not store.put(0, stored("a", MAX_RESPONSE_BYTES))
+    assert store.put(0, stored("b", MAX_RESPONSE_BYTES // 2))
 
 
 def test_owners_see_their_own() -> None:

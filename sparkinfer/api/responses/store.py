@@ -16,6 +16,7 @@ from sparkinfer.errors import ConfigError, RequestError
 
 log = logging.getLogger("responses")
 
+MAX_RESPONSE_BYTES = 16 << 20  # with all the turns before it: some 50 ms to write and read as JSON
 BUSY_S = 2.0  # while another process writes
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS responses (
@@ -69,7 +70,7 @@ class ResponseStore:
         response = msgspec.json.encode(stored.response)
         items = msgspec.json.encode(stored.input)
         num_bytes = len(response) + len(items)
-        if num_bytes > self._max_bytes or self._max_responses == 0:
+        if num_bytes > min(self._max_bytes, MAX_RESPONSE_BYTES) or self._max_responses == 0:
             return False
         row = (stored.response["id"], owner, num_bytes, response, items)
         try:
