@@ -31,11 +31,9 @@ log = logging.getLogger("gpu_scheduler")
 SPARE_BYTES = GIB  # graphs with their logits, the libraries' own workspaces, the allocator's rounding
 
 
-def is_covered(gguf: GGUFFile, hparams: HParams, is_deterministic: bool) -> bool:
-    """Whether the kernels run this checkpoint as configured; says in the log why not."""
+def is_covered(gguf: GGUFFile, hparams: HParams) -> bool:
+    """Whether the kernels run this checkpoint; says in the log why not."""
     reason = why_not_covered(gguf, hparams)
-    if reason is None and is_deterministic:
-        reason = "prompts are not computed row by row"
     if reason is not None:
         log.warning("torch's own operations in f32 instead of kernels: %s", reason)
     return reason is None
@@ -74,7 +72,8 @@ def boot(
     plan = plan_for(bytes_per_block(hparams, block_size, dtype), free)
     pools = CudaPools(KVCache(hparams, plan.num_blocks + 1, block_size, dtype, device), states)
     _log_memory(device, plan, pools, workspace, block_size)
-    runner = CudaModelRunner(weights, pools, max_num_seqs, plan.max_model_len, device)
+    is_deterministic = config.engine.deterministic
+    runner = CudaModelRunner(weights, pools, max_num_seqs, plan.max_model_len, device, is_deterministic)
     status.phase = BootPhase.WARMING_UP
     runner.capture(progress)
     log.info("kernels and graphs on %s; %.2f GiB of its memory are free", device, free_memory(device) / GIB)

@@ -90,7 +90,7 @@ def torch_runner(context: WorkerContext, gguf: GGUFFile, hparams: HParams) -> tu
     if device.type == "cuda":
         from workers import cuda_runner  # brings Triton, which a CPU has no use for
 
-        if cuda_runner.is_covered(gguf, hparams, config.engine.deterministic):
+        if cuda_runner.is_covered(gguf, hparams):
             plan_for = functools.partial(_plan, config, hparams, is_shared=False)
             cuda, plan = cuda_runner.boot(context, gguf, hparams, device, plan_for)
             cuda.set_mask_source(TableMasks(context.mask_table))

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparkinfer.engine.cuda_graph import DecodeGraphs, SlotTensors
+from sparkinfer.engine.cuda_graph import DETERMINISTIC_BUCKET, DecodeGraphs, SlotTensors
 from sparkinfer.engine.cuda_input_batch import CudaInputBatch
 from sparkinfer.engine.cuda_sampling import CudaSampling
 from sparkinfer.engine.cuda_step import CudaStepHandle, EnqueuedStep
@@ -25,6 +25,8 @@ from sparkinfer.engine.mask_source import MaskSource
 from sparkinfer.engine.model_runner import DeviceMemoryError
 from sparkinfer.engine.sampling_batch import SamplingBatch
 from sparkinfer.engine.scheduler_output import Logprobs, ScheduledSequence, SchedulerOutput, ScoredChunk
+from sparkinfer.engine.stepwise_rows import StepwiseRows
+from sparkinfer.model.cuda.output_head import OutputHead
 from sparkinfer.model.cuda.pools import CudaPools, DecodePools
 from sparkinfer.model.cuda.prefill import Prefill
 from sparkinfer.model.cuda.weights import DecodeWeights
@@ -37,8 +39,10 @@ class CudaModelRunner:
     """`launch` hands a step over; the thread enqueues it, in launch order. All device state is the thread's."""
 
     def __init__(
-        self, weights: DecodeWeights, pools: CudaPools, max_num_seqs: int, max_model_len: int, device: torch.device
+        self, weights: DecodeWeights, pools: CudaPools, max_num_seqs: int, max_model_len: int, device: torch.device,
+        is_deterministic: bool = False,
     ) -> None:
+        """is_deterministic: a row's bits depend on its sequence alone; prompts then go token by token, too"""
         self.num_blocks = pools.kv_cache.num_blocks - 1
         self.block_size = pools.kv_cache.block_size
         self._device = device
@@ -50,8 +54,12 @@ class CudaModelRunner:
         self._sampling = CudaSampling(weights.output.num_rows, max_num_seqs, device)
         self._pools = DecodePools.of(pools)
         self._prefill = Prefill(weights, self._pools, device)
+        self._head = OutputHead(weights, (DETERMINISTIC_BUCKET,)) if is_deterministic else self._prefill.head
+        self._is_deterministic, self._hidden_size = is_deterministic, weights.hidden_size
+        slots = SlotTensors(last_token_ids, self._inputs.block_tables)
         with self._on_device(self._stream):
-            self._graphs = DecodeGraphs(weights, self._pools, SlotTensors(last_token_ids, self._inputs.block_tables))
+            self._graphs = DecodeGraphs(weights, self._pools, slots, is_deterministic)
+        self._stepwise = StepwiseRows(self._graphs, self._inputs, self._pools, slots)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="cuda_runner")
 
     def capture(self, progress: Callable[[int, int], None]) -> None:
@@ -70,10 +78,10 @@ class CudaModelRunner:
         if self._stream is None:
             return
         self._sampling.warm_up()
-        for start, num_tokens in self._inputs.dummy_chunks():
-            residual = self._prefill.run(self._inputs.dummy_batch(start, num_tokens))[-1:]
-        for num_rows in self._prefill.head.sizes:
-            self._prefill.head.logits(residual.expand(num_rows, -1))
+        for start, num_tokens in () if self._is_deterministic else self._inputs.dummy_chunks():
+            self._prefill.run(self._inputs.dummy_batch(start, num_tokens))
+        for num_rows in self._head.sizes:
+            self._head.logits(torch.zeros(num_rows, self._hidden_size, device=self._device))
 
     def launch(self, output: SchedulerOutput) -> CudaStepHandle:
         """Put a step behind those launched before."""
@@ -126,11 +134,13 @@ class CudaModelRunner:
         if not prompts and sampling is not None and self._sampling.is_plain(output, sampling):
             return self._download(self._decode(decodes))
         places = {id(row): place for place, row in enumerate(row for row in output.scheduled if row.samples)}
-        logits = torch.empty(len(places), self._prefill.head.vocab_size, device=self._device)
-        if sum(row.num_tokens for row in prompts) <= STEPWISE_TOKENS and not output.scored:
-            decodes, prompts = [*decodes, *prompts], []
-        self._decode_logits(decodes, places, logits)
-        scores = self._prefill_logits(prompts, places, logits, output.scored)
+        logits = torch.empty(len(places), self._head.vocab_size, device=self._device)
+        is_short = sum(row.num_tokens for row in prompts) <= STEPWISE_TOKENS and not output.scored
+        if is_short or self._is_deterministic:
+            scores = self._stepwise_logits([*decodes, *prompts], places, logits, output.scored)
+        else:
+            self._stepwise.run(decodes, places, logits)
+            scores = self._prefill_logits(prompts, places, logits, output.scored)
         if sampling is None:
             step = self._download(torch.zeros(2, 0, dtype=torch.int64, device=self._device))
         else:
@@ -139,32 +149,19 @@ class CudaModelRunner:
 
     def _decode(self, rows: Sequence[ScheduledSequence]) -> Tensor:
         """Greedy results [2, num_rows] of decode rows."""
-        return torch.cat([results.clone() for results, _ in self._graphs.run(self._inputs.decode_rows(rows))], dim=1)
+        return torch.cat([found.results.clone() for found in self._graphs.run(self._inputs.decode_rows(rows))], dim=1)
 
-    def _decode_logits(self, rows: Sequence[ScheduledSequence], places: dict[int, int], logits: Tensor) -> None:
-        """Rows token by token: those of decoding sequences, and of prompts as short as they."""
-        for row in rows:
-            if row.start == 0:
-                self._pools.reset(row.slot)
-        for offset in range(max((row.num_tokens for row in rows), default=0)):
-            active = [row for row in rows if offset < row.num_tokens]
-            self._feed(active, offset)
-            done = 0
-            for _, found in self._graphs.run(self._inputs.decode_rows(active, offset)):
-                group = active[done : done + len(found)]
-                done += len(found)
-                last = [n for n, row in enumerate(group) if offset == row.num_tokens - 1 and id(row) in places]
-                if last:
-                    pairs = [(n, places[id(group[n])]) for n in last]
-                    sources, targets = self._inputs.upload(np.array(pairs, np.int64).T.copy())
-                    logits.index_copy_(0, targets, found.index_select(0, sources))
-
-    def _feed(self, rows: Sequence[ScheduledSequence], offset: int) -> None:
-        """Put the known tokens start + offset where the graphs look for the one sampled last."""
-        known = [(row.slot, row.token_ids[offset]) for row in rows if row.token_ids is not None]
-        if known:
-            slots, token_ids = self._inputs.upload(np.array(known, np.int64).T.copy())
-            self._last_token_ids.index_copy_(0, slots, token_ids)
+    def _stepwise_logits(
+        self, rows: Sequence[ScheduledSequence], places: dict[int, int], logits: Tensor, scored: Sequence[ScoredChunk]
+    ) -> list[list[Logprobs]]:
+        """As `_prefill_logits`, token by token."""
+        if not scored:
+            self._stepwise.run(rows, places, logits)
+            return []
+        num_tokens = sum(row.num_tokens for row in rows)
+        residual = torch.empty(num_tokens, self._hidden_size, device=self._device)
+        self._stepwise.run(rows, places, logits, residual)
+        return self._sampling.scores(residual, rows, scored, self._head.logits)
 
     def _prefill_logits(
         self, rows: Sequence[ScheduledSequence], places: dict[int, int], logits: Tensor, scored: Sequence[ScoredChunk]
@@ -172,7 +169,7 @@ class CudaModelRunner:
         """Compute chunks of prompts; what `scored` asks of them, for which the device is waited for."""
         if not rows:
             return []
-        residual, head = self._prefill.run(self._inputs.prefill_batch(rows)), self._prefill.head
+        residual, head = self._prefill.run(self._inputs.prefill_batch(rows)), self._head
         ends = dict(zip(map(id, rows), itertools.accumulate(row.num_tokens for row in rows)))
         sampled = [(ends[id(row)] - 1, places[id(row)]) for row in rows if id(row) in places]
         if sampled:
@@ -200,6 +197,7 @@ class CudaModelRunner:
         done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         done.record(self._stream)
         return EnqueuedStep(host, done)
+
 
 def _stream(device: torch.device) -> torch.cuda.Stream | None:
     return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]

@@ -21,7 +21,10 @@ def make_deterministic(model: Module, device: torch.device) -> None:
     Raises ConfigError where this machine's matrix library cannot do it, and on an accelerator.
     """
     if device.type != "cpu":
-        raise ConfigError(f"[engine] deterministic = true: not yet on {device.type}; allowed: with device = \"cpu\"")
+        raise ConfigError(
+            f"[engine] deterministic = true: on {device.type} this model has no kernels that keep rows apart; "
+            "allowed: with device = \"cpu\""
+        )
     matmul = InvariantMatmul()
     numerics = invariant_numerics(matmul)
     try:

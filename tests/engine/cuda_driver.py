@@ -24,7 +24,8 @@ BLOCK_SIZE = 16
 
 
 def make_runner(
-    path: Path, device: torch.device, max_num_seqs: int, num_blocks: int = 64, kv_dtype: torch.dtype = torch.bfloat16
+    path: Path, device: torch.device, max_num_seqs: int, num_blocks: int = 64, kv_dtype: torch.dtype = torch.bfloat16,
+    is_deterministic: bool = False,
 ) -> CudaModelRunner:
     gguf = GGUFFile.open(path)
     hparams = HParams.from_gguf(gguf)
@@ -35,7 +36,7 @@ def make_runner(
     for pool in (*pools.kv_cache.k, *pools.kv_cache.v, *pools.state_pool.pools):
         if pool is not None and pool.is_floating_point():
             pool.fill_(float("nan"))  # what is read before it is written shows
-    runner = CudaModelRunner(weights, pools, max_num_seqs, num_blocks * BLOCK_SIZE, device)
+    runner = CudaModelRunner(weights, pools, max_num_seqs, num_blocks * BLOCK_SIZE, device, is_deterministic)
     runner.capture(lambda done, total: None)
     return runner
 

@@ -18,14 +18,15 @@ from tests.kernels.reference_step import reference_step
 class PlainDecodeStep:
     """DecodeStep, computed by the references."""
 
-    def __init__(self, weights: DecodeWeights, num_seqs: int, device: torch.device, pdl: bool = True) -> None:
+    def __init__(
+        self, weights: DecodeWeights, num_seqs: int, device: torch.device, pdl: bool = True, workspace: object = None
+    ) -> None:
         self._weights = weights
         self.logits = torch.full((num_seqs, weights.output.num_rows), torch.nan)
         self.residual = torch.zeros(num_seqs, weights.hidden_size)
 
     def run(self, inputs: DecodeInputs) -> Tensor:
-        self.logits.copy_(reference_step(self._weights, inputs))
-        self.residual.copy_((0 * self.logits).sum(-1, keepdim=True).expand_as(self.residual))
+        self.logits.copy_(reference_step(self._weights, inputs, self.residual))
         inputs.input_ids.copy_(self.logits.argmax(-1))
         return self.logits
 

@@ -161,8 +161,13 @@ def test_engine_resumes_cached_prefixes(path: Path, monkeypatch: pytest.MonkeyPa
     assert max(sinks[0].cached.values()) >= 48 > max(sinks[1].cached.values())
 
 
+@pytest.mark.parametrize("is_deterministic", [False, True])
 @pytest.mark.parametrize("chunk_tokens", [5, 64])
-def test_prompts_are_scored_beside_decoding_sequences(path: Path, runner: CudaModelRunner, chunk_tokens: int) -> None:
+def test_prompts_are_scored_beside_decoding_sequences(
+    path: Path, chunk_tokens: int, is_deterministic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_plain_kernels(monkeypatch)
+    runner = make_runner(path, CPU, NUM_SEQS, num_blocks=16, is_deterministic=is_deterministic)
     tokens, first = prompt(0, 30), 7
     cache = make_cache(PrefixCacheConfig(enabled=False), num_blocks=16, block_size=16, bytes_per_snapshot=0, free=0)
     config = SchedulerConfig(max_num_seqs=NUM_SEQS, policy="chunked", prefill_chunk_tokens=chunk_tokens)
@@ -175,6 +180,7 @@ def test_prompts_are_scored_beside_decoding_sequences(path: Path, runner: CudaMo
     engine.submit(RequestId(1), 0, tokens, scored)
     while engine.has_work:
         engine.step()
+    engine.close()
     assert len(sink.tokens[0]) == 64
     rows = {}
     for position, entry in enumerate(sink.scores[1], first):

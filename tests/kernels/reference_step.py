@@ -18,8 +18,11 @@ from sparkinfer.model.cuda.decode import DecodeInputs
 from sparkinfer.model.cuda.weights import AttentionLayer, DecodeLayer, DecodeWeights, DeltaNetLayer, ExpertFFN
 
 
-def reference_step(weights: DecodeWeights, inputs: DecodeInputs) -> Tensor:
-    """[num_seqs, vocab_size] f32 logits; caches and states of `inputs` are changed as the step changes them."""
+def reference_step(weights: DecodeWeights, inputs: DecodeInputs, last_residual: Tensor | None = None) -> Tensor:
+    """[num_seqs, vocab_size] f32 logits; caches and states of `inputs` are changed as the step changes them.
+
+    last_residual: [num_seqs, hidden_size] f32, written: the residual stream before the last norm
+    """
     residual = dequantize(weights.embedding)[inputs.input_ids].clone()
     weights.ends.enter(residual, weights.eps)
     for index, layer in enumerate(weights.layers):
@@ -37,6 +40,8 @@ def reference_step(weights: DecodeWeights, inputs: DecodeInputs) -> Tensor:
             gate_up = quant_gemv(hidden, [layer.ffn.gate, layer.ffn.up], weights.eps)
             h = gated_activation(gate_up, layer.ffn.is_gelu)
             residual = _joined(weights, layer, 1, quantised_product(h, layer.ffn.down), residual)
+    if last_residual is not None:
+        last_residual.copy_(residual)
     logits = quant_gemv(quantize_rows(residual, weights.output_norm), [weights.output], weights.eps)
     weights.ends.leave(logits)
     return logits

@@ -87,7 +87,7 @@ def test_smollm2(embedded_model: Path) -> None:
 
 
 def test_an_accelerator_is_refused(tiny_model: Callable[[str], Model]) -> None:
-    with pytest.raises(ConfigError, match=r"\[engine\] deterministic = true: not yet on cuda"):
+    with pytest.raises(ConfigError, match=r"\[engine\] deterministic = true: on cuda this model"):
         make_deterministic(tiny_model("llama"), torch.device("cuda"))
 
 

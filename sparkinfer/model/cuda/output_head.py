@@ -17,18 +17,19 @@ HEAD_SIZES = (1, 2, 4, 8)  # rows in one launch, 8 the most that the kernel take
 class OutputHead:
     """The last norm and the output matrix: the first token of an answer is chosen as all later ones are."""
 
-    def __init__(self, weights: DecodeWeights) -> None:
+    def __init__(self, weights: DecodeWeights, sizes: tuple[int, ...] = HEAD_SIZES) -> None:
+        """sizes: a row's bits may differ between them."""
         self._weights = weights
         self.vocab_size = weights.output.num_rows
-        self.sizes = HEAD_SIZES
+        self.sizes = sizes
 
     def logits(self, residual: Tensor) -> Tensor:
         """[num_rows, hidden_size] f32 -> [num_rows, vocab_size] f32."""
-        return torch.cat([self._some_logits(rows) for rows in torch.split(residual, HEAD_SIZES[-1])])
+        return torch.cat([self._some_logits(rows) for rows in torch.split(residual, self.sizes[-1])])
 
     def _some_logits(self, rows: Tensor) -> Tensor:
         weights, num_rows = self._weights, rows.shape[0]
-        padding = next(size for size in HEAD_SIZES if size >= num_rows) - num_rows
+        padding = next(size for size in self.sizes if size >= num_rows) - num_rows
         rows = F.pad(rows, (0, 0, 0, padding)).contiguous()
         hidden = empty_activation(rows.shape[0], weights.hidden_size, rows.device)
         out = torch.empty(rows.shape[0], self.vocab_size, device=rows.device)
