@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,16 @@ from sparkinfer.engine.scheduler_output import ScheduledSequence, SchedulerOutpu
 from sparkinfer.model.cuda.prefill import PrefillBatch
 
 WARM_UP_TOKENS = 80  # more than the delta rule takes at once
+
+
+@dataclass(frozen=True, slots=True)
+class PackedChunks:
+    """A PrefillBatch on the host: numbers [3, num_tokens] token, position, KV row of each; the tables of Spans."""
+
+    numbers: npt.NDArray[np.int64]
+    sequences: npt.NDArray[np.int32]
+    chunks: npt.NDArray[np.int32]
+    tiles: npt.NDArray[np.int32]
 
 
 class CudaInputBatch:
@@ -31,6 +42,8 @@ class CudaInputBatch:
         self._block_size = block_size
         self._device = device
         shape = (num_slots + 1, -(-max_model_len // block_size))
+        self.max_model_len = shape[1] * block_size
+        self._dummy_slot = num_slots
         self._tables = np.zeros(shape, np.int32)
         self.block_tables = torch.zeros(shape, dtype=torch.int32, device=device)
         self.block_tables[-1] = num_blocks
@@ -59,18 +72,29 @@ class CudaInputBatch:
 
     def prefill_batch(self, rows: Sequence[ScheduledSequence]) -> PrefillBatch:
         """The chunks of a step's prompts; every row has token_ids."""
-        return self._batch([(row.slot, row.start, row.token_ids or []) for row in rows])
+        return self._uploaded(self.pack(rows))
 
     def dummy_chunks(self) -> list[tuple[int, int]]:
         """(start, num_tokens) of three chunks that the dummy slot has room for: a first one, a next one, one token."""
-        num_tokens = min(WARM_UP_TOKENS, self._tables.shape[1] * self._block_size // 3)
+        num_tokens = min(WARM_UP_TOKENS, self.max_model_len // 3)
         return [(0, num_tokens), (num_tokens, num_tokens), (2 * num_tokens, 1)]
 
     def dummy_batch(self, start: int, num_tokens: int) -> PrefillBatch:
         """A chunk of token 0 on the dummy slot."""
-        return self._batch([(self._tables.shape[0] - 1, start, [0] * num_tokens)])
+        return self._uploaded(self._pack([(self._dummy_slot, start, [0] * num_tokens)], num_tokens, 1))
 
-    def _batch(self, parts: Sequence[tuple[int, int, list[int]]]) -> PrefillBatch:
+    def pack(self, rows: Sequence[ScheduledSequence], size: int = 0, max_seqs: int = 0) -> PackedChunks:
+        """The chunks of a step's prompts on the host, made `size` tokens by some on the dummy slot.
+
+        size, max_seqs: 0: no more than there are; max_seqs: sequences that the tables have room for
+        """
+        parts: list[tuple[int, int, list[int]]] = [(row.slot, row.start, row.token_ids or []) for row in rows]
+        num_tokens = sum(len(token_ids) for _, _, token_ids in parts)
+        if num_tokens < size:
+            parts.append((self._dummy_slot, 0, [0] * (size - num_tokens)))
+        return self._pack(parts, max(size, num_tokens), max_seqs or len(parts))
+
+    def _pack(self, parts: Sequence[tuple[int, int, list[int]]], num_tokens: int, max_seqs: int) -> PackedChunks:
         """parts: (slot, start, token_ids) of each chunk."""
         input_ids: list[int] = []
         slots: list[int] = []
@@ -80,15 +104,16 @@ class CudaInputBatch:
             slots += [slot] * len(token_ids)
             positions += range(start, start + len(token_ids))
         kv_rows = self._kv_rows(np.array(slots, np.int64), np.array(positions, np.int64))
-        tensors = self.upload(np.stack((np.array(input_ids, np.int64), np.array(positions, np.int64), kv_rows)))
-        return PrefillBatch(tensors[0], tensors[1], tensors[2], self._spans(parts, len(input_ids)))
-
-    def _spans(self, parts: Sequence[tuple[int, int, list[int]]], num_tokens: int) -> Spans:
+        numbers = np.stack((np.array(input_ids, np.int64), np.array(positions, np.int64), kv_rows))
         counts = [(slot, start, len(token_ids)) for slot, start, token_ids in parts]
-        sequences, chunks, tiles = map(self.upload, pack_spans(counts, len(parts), num_tokens))
-        return Spans(sequences, chunks, tiles, self.block_tables)
+        return PackedChunks(numbers, *pack_spans(counts, max_seqs, num_tokens))
 
-    def upload(self, array: npt.NDArray[np.int64] | npt.NDArray[np.int32]) -> Tensor:
+    def _uploaded(self, packed: PackedChunks) -> PrefillBatch:
+        numbers = self.upload(packed.numbers)
+        sequences, chunks, tiles = map(self.upload, (packed.sequences, packed.chunks, packed.tiles))
+        return PrefillBatch(numbers[0], numbers[1], numbers[2], Spans(sequences, chunks, tiles, self.block_tables))
+
+    def upload(self, array: npt.NDArray[np.signedinteger]) -> Tensor:
         """The array on the device, without waiting for anything."""
         source = torch.from_numpy(array)
         if self._device.type == "cpu":

@@ -23,6 +23,7 @@ from sparkinfer.engine.cuda_step import CudaStepHandle, EnqueuedStep
 from sparkinfer.engine.host_copies import HostCopies
 from sparkinfer.engine.mask_source import MaskSource
 from sparkinfer.engine.model_runner import DeviceMemoryError
+from sparkinfer.engine.prompt_graphs import GRAPH_SIZES, PromptGraphs
 from sparkinfer.engine.sampling_batch import SamplingBatch
 from sparkinfer.engine.scheduler_output import Logprobs, ScheduledSequence, SchedulerOutput, ScoredChunk
 from sparkinfer.engine.stepwise_rows import StepwiseRows
@@ -57,7 +58,9 @@ class CudaModelRunner:
         self._head = OutputHead(weights, (DETERMINISTIC_BUCKET,)) if is_deterministic else self._prefill.head
         self._is_deterministic, self._hidden_size = is_deterministic, weights.hidden_size
         slots = SlotTensors(last_token_ids, self._inputs.block_tables)
+        graph_sizes = () if self._stream is None or is_deterministic else GRAPH_SIZES
         with self._on_device(self._stream):
+            self._prompts = PromptGraphs(self._prefill, self._inputs, graph_sizes)
             self._graphs = DecodeGraphs(weights, self._pools, slots, is_deterministic)
         self._stepwise = StepwiseRows(self._graphs, self._inputs, self._pools, slots)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="cuda_runner")
@@ -69,6 +72,7 @@ class CudaModelRunner:
                 torch.cuda.synchronize()  # pools and weights were filled on other streams
             self._graphs.capture(progress)
             self._warm_up()
+            self._prompts.capture(lambda done, total: None)
 
     def _warm_up(self) -> None:
         """Compile what prompts need, on the dummy slot: a first chunk, a next one, a single token, every head size.
@@ -169,7 +173,7 @@ class CudaModelRunner:
         """Compute chunks of prompts; what `scored` asks of them, for which the device is waited for."""
         if not rows:
             return []
-        residual, head = self._prefill.run(self._inputs.prefill_batch(rows)), self._head
+        residual, head = self._prompts.run(rows), self._head
         ends = dict(zip(map(id, rows), itertools.accumulate(row.num_tokens for row in rows)))
         sampled = [(ends[id(row)] - 1, places[id(row)]) for row in rows if id(row) in places]
         if sampled:
