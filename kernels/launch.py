@@ -9,6 +9,7 @@ import os
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from kernels.quant_format import QuantFormat
 
@@ -18,6 +19,18 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 def has_dp4a() -> bool:
     """Whether kernels may use NVIDIA's integer dot product (absent in the interpreter and on AMD)."""
     return not INTERPRETED and torch.version.hip is None
+
+
+def launch_options(num_warps: int, pdl: bool) -> dict[str, int | bool]:
+    """Of a kernel that walks rows of a matrix: registers for three programs of 4 warps on a multiprocessor."""
+    return {"num_warps": num_warps, "maxnreg": 168 if num_warps <= 4 else 128, **({"launch_pdl": True} if pdl else {})}
+
+
+def has_large_shared_memory(x: Tensor) -> bool:
+    """Whether a program may have 160 KB and more of shared memory, as on data centres' cards since sm_80."""
+    if not x.is_cuda:
+        return False
+    return torch.cuda.get_device_properties(x.device).shared_memory_per_block_optin >= 160 << 10
 
 
 @dataclass(frozen=True, slots=True)

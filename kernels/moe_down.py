@@ -16,7 +16,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.activation import emit_block
-from kernels.launch import RowTile, block_tile, has_dp4a
+from kernels.launch import RowTile, block_tile, has_dp4a, launch_options
 from kernels.quant_dot import dot_chunk
 from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
 from kernels.quant_unpack import chunk_columns, load_tile, unpack_scales, unpack_words
@@ -73,7 +73,7 @@ def _slots(
         if STEPS * T > SLOTS * PER_SLOT:
             score = tl.where((place < SLOTS * PER_SLOT)[:, None, None], score, 0.0)
         slot = tl.minimum(place // PER_SLOT, SLOTS - 1)
-        low, high = unpack_words(FMT, tiles[step], NATIVE)
+        low, high = unpack_words(FMT, tiles[step], NATIVE, True)
         scale, scale_high, minimum = unpack_scales(FMT, tiles[step])
         product = dot_chunk(FMT, low, high, scale, scale_high, minimum, x_ptr, xs_ptr, xm_ptr, place % PER_SLOT,
                             first_slot + slot, zero, FFN, NATIVE)
@@ -156,7 +156,6 @@ def moe_down(
     shared = shared_down or down
     other = block_tile(shared.format, 8 * shared.num_cols, tile.num_warps, tile.chunks)
     planes = [p for w in (down, shared) for p in (w.quants, w.high, w.scales, w.supers)]
-    options = {"launch_pdl": True} if pdl else {}
     _moe_down_kernel[(hidden // 16, num_tokens)](
         *planes, h.values.view(torch.int32), h.scales, h.sums, expert_ids, scores, scores.stride(0), residual,
         norm_weight, out.values, out.scales, out.sums, out.plain, out.square_sums,
@@ -165,5 +164,5 @@ def moe_down(
         W=tile.row_lanes, RT=tile.rows_per_thread, T=tile.chunks,
         SHARED_W=other.row_lanes, SHARED_RT=other.rows_per_thread, SHARED_T=other.chunks,
         CHOSEN=weights is not None, NATIVE=has_dp4a(), PDL=pdl,
-        num_warps=tile.num_warps, **options,
+        **launch_options(tile.num_warps, pdl),
     )

@@ -17,7 +17,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.activation import quantize_block, rms_factor
-from kernels.launch import RowTile, block_tile, has_dp4a
+from kernels.launch import RowTile, block_tile, has_dp4a, launch_options
 from kernels.quant_dot import dot_rows, first_tiles
 from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
 
@@ -144,7 +144,6 @@ def moe_gate_up(
     tile = tile or expert_tile(gate.format, ffn, gate.num_cols, x.num_tokens)
     other = block_tile(shared_gate.format, gate.num_cols, tile.num_warps, tile.chunks, tile.depth)
     planes = [p for w in (gate, up, shared_gate, shared_up) for p in (w.quants, w.high, w.scales, w.supers)]
-    options = {"launch_pdl": True} if pdl else {}
     _moe_gate_up_kernel[(ffn // 16, top_k + (shared is not None), x.num_tokens)](
         *planes, x.values.view(torch.int32), x.scales, x.sums, x.square_sums, logits, logits.stride(0),
         expert_ids, out.values, out.scales, out.sums, eps,
@@ -153,5 +152,5 @@ def moe_gate_up(
         RT=tile.rows_per_thread, T=tile.chunks, DEPTH=tile.depth, SHARED_W=other.row_lanes,
         SHARED_RT=other.rows_per_thread, SHARED_T=other.chunks, SHARED_DEPTH=other.depth, CHOSEN=is_chosen,
         NATIVE=has_dp4a(), PDL=pdl,
-        num_warps=tile.num_warps, **options,
+        **launch_options(tile.num_warps, pdl),
     )

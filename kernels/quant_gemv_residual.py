@@ -16,7 +16,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.activation import emit_block
 from kernels.few_rows import few_rows_residual, fits
-from kernels.launch import RowTile, block_tile, has_dp4a
+from kernels.launch import RowTile, block_tile, has_dp4a, launch_options
 from kernels.quant_dot import dot_rows, first_tiles
 from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
 
@@ -87,11 +87,10 @@ def quant_gemv_residual(
         few_rows_residual(x, weight, residual, norm_weight, out, group, eps, pdl)
         return
     tile = tile or residual_tile(weight.format, weight.num_rows, weight.num_cols, x.num_tokens)
-    options = {"launch_pdl": True} if pdl else {}
     _quant_gemv_residual_kernel[(weight.num_rows // 16,)](
         weight.quants, weight.high, weight.scales, weight.supers, x.values.view(torch.int32), x.scales, x.sums,
         x.square_sums, eps, residual, norm_weight, out.values, out.scales, out.sums, out.plain, out.square_sums,
         FMT=int(weight.format), COLS=weight.num_cols, N=weight.num_rows, M=x.num_tokens, GROUP=group, W=tile.row_lanes,
         RT=tile.rows_per_thread, T=tile.chunks, DEPTH=tile.depth, NATIVE=has_dp4a(), PDL=pdl,
-        num_warps=tile.num_warps, **options,
+        **launch_options(tile.num_warps, pdl),
     )

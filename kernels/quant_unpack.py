@@ -96,44 +96,57 @@ def chunk_columns(fmt):
 
 
 @triton.jit
-def load_tile(FMT: tl.constexpr, q_ptr, h_ptr, s_ptr, d_ptr, rows, chunk, COLS: tl.constexpr):
+def load_tile(
+    FMT: tl.constexpr, q_ptr, h_ptr, s_ptr, d_ptr, rows, chunk, COLS: tl.constexpr, AHEAD: tl.constexpr = 0
+):
     """A tile as it lies in memory, for `unpack_tile`; issue it early, it depends on nothing but addresses.
 
     rows:    [1 or T, W, RT] int64
     chunk:   [T] int; chunk_columns each
+    AHEAD:   chunks to add, a multiple of 8: a constant distance from addresses that other tiles have, too
     returns  (quants [T, W, RT, 4] or plain numbers [T, W, RT, columns], high bits, more high bits, scales, supers),
              each of the last four [T, W, RT] or, where the format has none, the quants again
     """
     place = chunk[:, None, None]
     ITEMS: tl.constexpr = chunk_columns(FMT) if is_float(FMT) else 4  # of the plane in a chunk
     ROW: tl.constexpr = COLS // chunk_columns(FMT) * ITEMS
-    q = tl.load(q_ptr + (rows * ROW + place * ITEMS)[:, :, :, None] + tl.arange(0, ITEMS)[None, None, None, :])
+    item = tl.arange(0, ITEMS)[None, None, None, :]
+    q = tl.load(q_ptr + (rows * ROW + place * ITEMS)[:, :, :, None] + item + AHEAD * ITEMS)
     bits = q
     more_bits = q
     scale = q
     super_scale = q
     if FMT == Q5_0 or FMT == Q5_1 or FMT == Q5_K:
-        bits = tl.load(h_ptr + tl.max_contiguous(rows * (COLS // 32) + place, [1, 1, 1]))
+        bits = tl.load(h_ptr + tl.max_contiguous(rows * (COLS // 32) + place, [1, 1, 1]) + AHEAD)
     if FMT == Q6_K:
-        bits_ptr = h_ptr + tl.max_contiguous(rows * (COLS // 16) + place * 2, [1, 1, 1])
+        bits_ptr = h_ptr + tl.max_contiguous(rows * (COLS // 16) + place * 2, [1, 1, 1]) + AHEAD * 2
         bits = tl.load(bits_ptr)
         more_bits = tl.load(bits_ptr + 1)
     # The coalescer must not see that lanes' scales are neighbours: it would vectorise their loads, and they would have
     # to be exchanged through shared memory to meet their quants.
     if not is_float(FMT):
         block = tl.max_contiguous(rows * (COLS // 32) + (place // 2 if FMT == Q8_0 else place), [1, 1, 1])
-        scale = tl.load(s_ptr + block)
+        scale = tl.load(s_ptr + block + (AHEAD // 2 if FMT == Q8_0 else AHEAD))
     if FMT == Q4_K or FMT == Q5_K or FMT == Q6_K or FMT == IQ4_XS:
-        super_scale = tl.load(d_ptr + tl.max_contiguous(rows * (COLS // 256) + place // 8, [1, 1, 1]))
+        super_scale = tl.load(d_ptr + tl.max_contiguous(rows * (COLS // 256) + place // 8, [1, 1, 1]) + AHEAD // 8)
     if FMT == NVFP4:
         super_scale = tl.load(d_ptr + tl.max_contiguous(rows + place * 0, [1, 1, 1]))
     return q, bits, more_bits, scale, super_scale
 
 
+@triton.constexpr_function
+def high_factor(fmt):
+    """What columns 16..31 are multiplied by as `unpack_words` leaves them IN_PLACE: nibbles need no shift then."""
+    return 16 if fmt in (2, 3, 12) else 1
+
+
 @triton.jit
-def unpack_words(FMT: tl.constexpr, tile, NATIVE: tl.constexpr):
+def unpack_words(FMT: tl.constexpr, tile, NATIVE: tl.constexpr, IN_PLACE: tl.constexpr = False):
     """(words of columns 0..15, words of columns 16..31) of a tile, [T, W, RT, 4] int32, four integers to a word;
-    for Q8_0 twice the same; plain numbers as they are."""
+    for Q8_0 twice the same; plain numbers as they are.
+
+    IN_PLACE: the latter times `high_factor`, unsigned bytes where that is not 1
+    """
     q = tile[0]
     word = tl.arange(0, 4)[None, None, None, :]
     if FMT == Q8_0 or is_float(FMT):
@@ -143,16 +156,21 @@ def unpack_words(FMT: tl.constexpr, tile, NATIVE: tl.constexpr):
         low, high = _table(q, -1079142271, -152379953, 0x26190D01, 0x71594535, NATIVE)
     elif FMT == MXFP4 or FMT == NVFP4:
         low, high = _table(q, 0x03020100, 0x0C080604, -33620224, -185009412, NATIVE)
+    elif IN_PLACE and high_factor(FMT) == 16:
+        low = q & 0x0F0F0F0F
+        high = q & -0x0F0F0F10
     else:
         low = q & 0x0F0F0F0F
         high = (q >> 4) & 0x0F0F0F0F
     if FMT == Q5_0 or FMT == Q5_1 or FMT == Q5_K:
         bits = tile[1][:, :, :, None]
-        low |= ((bits >> word) & 0x01010101) << 4
-        high |= ((bits >> (4 + word)) & 0x01010101) << 4
+        low |= (bits << (4 - word)) & 0x10101010
+        high |= (bits >> word) & 0x10101010
     if FMT == Q6_K:
-        low |= ((tile[1][:, :, :, None] >> (2 * word)) & 0x03030303) << 4
-        high |= ((tile[2][:, :, :, None] >> (2 * word)) & 0x03030303) << 4
+        left = tl.maximum(4 - 2 * word, 0)  # one of the two is 0, and known to be
+        right = tl.maximum(2 * word - 4, 0)
+        low |= ((tile[1][:, :, :, None] << left) >> right) & 0x30303030
+        high |= ((tile[2][:, :, :, None] << left) >> right) & 0x30303030
     return low, high
 
 
