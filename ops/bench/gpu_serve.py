@@ -98,16 +98,16 @@ def print_prefill(runner: CudaModelRunner, num_tokens: int) -> None:
     """Time of one chunk, and the kernels that take most of it."""
     with runner._on_device(runner._stream):
         batch = runner._inputs.dummy_batch(0, num_tokens)
-        runner._prefill.run(batch)
+        runner._forward.prefill.run(batch)
         torch.cuda.synchronize()
         started = time.monotonic()
-        runner._prefill.run(batch)
+        runner._forward.prefill.run(batch)
         enqueued = time.monotonic()
         torch.cuda.synchronize()
         print(f"a chunk of {num_tokens} tokens: {(time.monotonic() - started) * 1e3:.1f} ms, enqueued after "
               f"{(enqueued - started) * 1e3:.1f} ms", flush=True)
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-            runner._prefill.run(batch)
+            runner._forward.prefill.run(batch)
             torch.cuda.synchronize()
     rows = sorted(profile.key_averages(), key=lambda row: -row.self_device_time_total)
     for row in rows[:12]:
@@ -155,7 +155,7 @@ def run_engine(runner: CudaModelRunner, streams: int, tokens: int, prompt_tokens
 
 def print_graph_rate(runner: CudaModelRunner) -> None:
     """What the device alone needs for a step: graphs replayed one after another."""
-    for size, graph in runner._graphs._graphs.items():
+    for size, graph in runner._forward.graphs._graphs.items():
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         with runner._on_device(runner._stream):
             start.record()

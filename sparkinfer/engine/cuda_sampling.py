@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -11,10 +10,9 @@ from torch import Tensor
 from sparkinfer.engine.cuda_draw import compile_draws, draw
 from sparkinfer.engine.mask_gate import GatedRows, MaskGate
 from sparkinfer.engine.mask_source import MaskSource
-from sparkinfer.engine.prompt_scores import score_chunks
 from sparkinfer.engine.sampler import Sampled, Sampler
 from sparkinfer.engine.sampling_batch import SamplingBatch, SamplingSlots
-from sparkinfer.engine.scheduler_output import Logprobs, ScheduledSequence, SchedulerOutput, ScoredChunk
+from sparkinfer.engine.scheduler_output import SchedulerOutput
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,13 +54,6 @@ class CudaSampling:
         """Whether every row takes its best token and nobody asks for more: nothing in the batch is set, no masks."""
         values = [getattr(batch, field.name) for field in dataclasses.fields(batch)]
         return all(value is None or value == () for value in values) and not self._mask_gate.concerns(output)
-
-    def scores(
-        self, hidden: Tensor, rows: Sequence[ScheduledSequence], scored: Sequence[ScoredChunk],
-        head: Callable[[Tensor], Tensor],
-    ) -> list[list[Logprobs]]:
-        """What the chunks of prompts in `scored` say, as score_chunks has it; waits for the device."""
-        return score_chunks(hidden, rows, scored, head)
 
     def sample(self, logits: Tensor, output: SchedulerOutput, batch: SamplingBatch) -> SampledStep:
         """logits: [num_rows, vocab_size] f32 of the scheduled rows that sample; those that waited here join them."""

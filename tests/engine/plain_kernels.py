@@ -42,6 +42,6 @@ def _quant_gemv(x: QuantActivation, weights: list[QuantWeight], eps: float, out:
 
 
 def use_plain_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sparkinfer.engine.cuda_graph.DecodeStep", PlainDecodeStep)
+    monkeypatch.setattr("sparkinfer.engine.cuda_graph.decode_step", PlainDecodeStep)
     monkeypatch.setattr("sparkinfer.model.cuda.output_head.quantize_rows", _quantize_rows)
     monkeypatch.setattr("sparkinfer.model.cuda.output_head.quant_gemv", _quant_gemv)

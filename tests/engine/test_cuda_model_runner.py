@@ -61,7 +61,7 @@ def check(driver: RunnerDriver, path: Path, key: object, num_rows: int) -> None:
 def test_chunks_and_decode_steps_mix(
     stepwise_tokens: int, path: Path, runner: CudaModelRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sparkinfer.engine.cuda_model_runner.STEPWISE_TOKENS", stepwise_tokens)
+    monkeypatch.setattr("sparkinfer.engine.cuda_forward.STEPWISE_TOKENS", stepwise_tokens)
     driver = RunnerDriver(runner, NUM_SEQS)
     driver.add("long", prompt(0, 40), WATCHED)
     driver.add("short", prompt(60, 2), WATCHED)
@@ -197,7 +197,7 @@ def test_rows_of_nan_are_told_and_harmless(runner: CudaModelRunner) -> None:
     driver = RunnerDriver(runner, NUM_SEQS)
     driver.add("broken", prompt(0, 4), GREEDY)
     driver.step({"broken": 4})
-    graph = runner._graphs._graphs[1]
+    graph = runner._forward.graphs._graphs[1]
     for pool in (*graph._inputs.kv, graph._inputs.conv):
         for tensor in pool or ():
             if tensor is not None:

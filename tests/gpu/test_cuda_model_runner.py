@@ -63,7 +63,7 @@ def check(driver: RunnerDriver, path: Path, keys: list[object]) -> None:
 def test_chunks_and_decode_steps_mix(
     stepwise_tokens: int, path: Path, runner: CudaModelRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sparkinfer.engine.cuda_model_runner.STEPWISE_TOKENS", stepwise_tokens)
+    monkeypatch.setattr("sparkinfer.engine.cuda_forward.STEPWISE_TOKENS", stepwise_tokens)
     driver = RunnerDriver(runner, NUM_SEQS)
     driver.add("long", prompt(0, 430), WATCHED)
     driver.add("short", prompt(60, 2), WATCHED)

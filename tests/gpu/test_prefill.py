@@ -52,7 +52,7 @@ def check(driver: RunnerDriver, path: Path, key: object) -> None:
 def test_one_piece_and_chunks(
     length: int, path: Path, runner: CudaModelRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sparkinfer.engine.cuda_model_runner.STEPWISE_TOKENS", 0)
+    monkeypatch.setattr("sparkinfer.engine.cuda_forward.STEPWISE_TOKENS", 0)
     driver = RunnerDriver(runner, NUM_SEQS, seed=length)
     for key in ("whole", "chunks"):
         driver.add(key, prompt(length), WATCHED)
