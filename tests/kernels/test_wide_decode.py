@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels.paged_decode import AttentionTile
 from kernels.quant_format import QuantFormat
 from kernels.rope_store_kv import HeadShape
 from sparkinfer.model.cuda.decode import DecodeStep
@@ -30,7 +29,7 @@ DENSE = replace(TINY_DENSE, num_layers=1, heads=HeadShape(4, 2, 64, False))
 @pytest.mark.parametrize("shape", [EXPERTS, HYBRID, DENSE], ids=["experts", "hybrid", "dense"])
 def test_step_follows_the_reference(shape: ModelShape, monkeypatch: pytest.MonkeyPatch) -> None:
     emulate(monkeypatch)
-    monkeypatch.setattr("kernels.paged_decode.attention_tile", lambda *sizes: AttentionTile(64, 4, 2, 2))
+    monkeypatch.setattr("sparkinfer.model.cuda.decode.MANY_SEQS_SPLITS", 2)
     torch.manual_seed(3)
     weights = random_model(shape, "cpu")
     inputs = random_inputs(shape, weights, 16, 5, "cpu")

@@ -7,7 +7,7 @@ next layer's int8 input, so no norm has a launch of its own. Knows nothing of sc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -17,13 +17,15 @@ from kernels.gated_activation import gated_activation
 from kernels.gated_delta_step import gated_delta_step
 from kernels.moe_down import moe_down
 from kernels.moe_gate_up import moe_gate_up
-from kernels.paged_decode import NUM_SPLITS, PagedKV, paged_decode
+from kernels.paged_decode import NUM_SPLITS, PagedKV, attention_tile, paged_decode
 from kernels.post_norm import post_norm
-from kernels.projections import project, project_residual, project_swiglu
+from kernels.projections import FEW, project, project_residual, project_swiglu
 from kernels.quant_embedding import quant_embedding
 from kernels.quant_format import QuantActivation, QuantWeight
 from kernels.quantize_rows import quantize_rows
 from sparkinfer.model.cuda.weights import AttentionLayer, DecodeWeights, DeltaNetLayer, DenseFFN, ExpertFFN
+
+MANY_SEQS_SPLITS = 16  # of a context, where more than FEW sequences fill the card
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class Workspace:
     """The large tensors of a step, which steps that follow one another may share.
 
     logits:   [num_seqs, vocab_size] f32
-    partial, lse: what `paged_decode` works in
+    partial, lse: memory that `paged_decode` works in
     """
 
     logits: Tensor
@@ -82,9 +84,10 @@ class Workspace:
     @classmethod
     def empty(cls, weights: DecodeWeights, num_seqs: int, device: torch.device) -> Workspace:
         heads = weights.heads
-        shape = (num_seqs, heads.num_q_heads, NUM_SPLITS)
+        splits = max(min(num_seqs, FEW) * NUM_SPLITS, num_seqs * MANY_SEQS_SPLITS)  # of all sequences together
         logits = torch.empty(num_seqs, weights.output.num_rows, device=device)
-        return cls(logits, torch.empty(*shape, heads.head_dim, device=device), torch.empty(*shape, device=device))
+        lse = torch.empty(splits, heads.num_q_heads, device=device)
+        return cls(logits, torch.empty(*lse.shape, heads.head_dim, device=device), lse)
 
 
 class DecodeStep:
@@ -101,7 +104,9 @@ class DecodeStep:
         self.hidden = empty_activation(num_seqs, weights.hidden_size, device)
         workspace = workspace or Workspace.empty(weights, num_seqs, device)
         self.logits = workspace.logits[:num_seqs]
-        self.workspace = (workspace.partial[:num_seqs], workspace.lse[:num_seqs])
+        self.workspace = (workspace.partial, workspace.lse)
+        tile = attention_tile(weights.heads.head_dim)
+        self._attention_tile = tile if num_seqs <= FEW else replace(tile, num_splits=MANY_SEQS_SPLITS)
         self._scratch: dict[tuple[str, int, int], Tensor | QuantActivation] = {}
         self._num_seqs = num_seqs
         self._device = device
@@ -160,7 +165,7 @@ class DecodeStep:
         cache = PagedKV(*kv, scales, inputs.block_tables, inputs.context_lens, inputs.block_size, layer.window)
         inv_freq = self.weights.inv_freq if layer.inv_freq is None else layer.inv_freq
         paged_decode(projected, inputs.positions, cache, heads, inv_freq, layer.norms, self.workspace, mixed,
-                     self.weights.eps, pdl=self.pdl, scale=layer.scale)
+                     self.weights.eps, self._attention_tile, pdl=self.pdl, scale=layer.scale)
         return mixed
 
     def _delta_net(self, layer: DeltaNetLayer, index: int, inputs: DecodeInputs) -> QuantActivation:
