@@ -20,9 +20,14 @@ pytestmark = [
 
 
 @pytest.mark.parametrize(
-    ("shape", "num_seqs", "context_len", "is_int8"), [(TINY_HYBRID, 1, 20, False), (TINY_DENSE, 1, 5, True)]
+    ("shape", "num_seqs", "context_len", "is_int8", "chosen_from"),
+    [(TINY_HYBRID, 1, 20, False, 2), (TINY_HYBRID, 2, 3, False, 2), (TINY_DENSE, 1, 5, True, 2)],
 )
-def test_step_follows_the_reference(shape: ModelShape, num_seqs: int, context_len: int, is_int8: bool) -> None:
+def test_step_follows_the_reference(
+    shape: ModelShape, num_seqs: int, context_len: int, is_int8: bool, chosen_from: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kernels.few_experts.CHOSEN_FROM", chosen_from)
     torch.manual_seed(1)
     weights = random_model(shape, "cpu")
     inputs = random_inputs(shape, weights, num_seqs, context_len, "cpu", is_int8)

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from kernels.argmax import argmax
+from kernels.few_experts import ExpertScratch, few_experts
 from kernels.gated_activation import gated_activation
 from kernels.gated_delta_step import gated_delta_step
-from kernels.moe_down import moe_down
-from kernels.moe_gate_up import moe_gate_up
 from kernels.paged_decode import NUM_SPLITS, PagedKV, attention_tile, paged_decode
 from kernels.post_norm import post_norm
 from kernels.projections import FEW, project, project_residual, project_swiglu
@@ -184,11 +183,10 @@ class DecodeStep:
         project(self.hidden, [ffn.router], self.weights.eps, out=logits, pdl=self.pdl)
         slots = ffn.top_k + (ffn.shared is not None)
         h = self._activation("experts", self._num_seqs * slots, ffn.down.num_cols)
-        expert_ids = self._expert_ids(ffn.top_k)
-        shared = None if ffn.shared is None else ffn.shared[:2]
-        moe_gate_up(self.hidden, logits, ffn.gate, ffn.up, shared, expert_ids, h, self.weights.eps, pdl=self.pdl)
-        shared_down = None if ffn.shared is None else ffn.shared[2]
-        moe_down(h, expert_ids, logits, ffn.down, shared_down, self.residual, next_norm, self.hidden, pdl=self.pdl)
+        ids = self._plain("expert ids", ffn.top_k, torch.int32)
+        scratch = ExpertScratch(h, ids, self._plain("expert weights", slots, torch.float32))
+        few_experts(self.hidden, logits, (ffn.gate, ffn.up, ffn.down), ffn.shared, scratch, self.residual, next_norm,
+                    self.hidden, self.weights.eps, pdl=self.pdl)
 
     def _dense(self, ffn: DenseFFN, next_norm: Tensor, post_norm_weight: Tensor | None) -> None:
         h = self._activation("dense", self._num_seqs, ffn.down.num_cols)
@@ -226,10 +224,10 @@ class DecodeStep:
         assert isinstance(activation, QuantActivation)
         return activation
 
-    def _expert_ids(self, top_k: int) -> Tensor:
-        key = ("expert_ids", self._num_seqs, top_k)
+    def _plain(self, name: str, width: int, dtype: torch.dtype) -> Tensor:
+        key = (name, self._num_seqs, width)
         if key not in self._scratch:
-            self._scratch[key] = torch.empty(self._num_seqs, top_k, dtype=torch.int32, device=self._device)
-        ids = self._scratch[key]
-        assert isinstance(ids, Tensor)
-        return ids
+            self._scratch[key] = torch.empty(self._num_seqs, width, dtype=dtype, device=self._device)
+        scratch = self._scratch[key]
+        assert isinstance(scratch, Tensor)
+        return scratch
