@@ -1,7 +1,7 @@
 """A text worker's helper: turns a client's schemas into the text of a grammar, in a process that can be killed.
 
-Reads GrammarSpecs and CallChecks from standard input and answers each on standard output, one at a time. Knows
-schemas; never tokens, masks or sequences.
+Reads GrammarSpecs and CallChecks from standard input and answers each on standard output, one at a time, each done by
+a fork of its own, so that giving one up costs nothing. Knows schemas; never tokens, masks or sequences.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import re
 import resource
+import select
+import signal
 import sys
 
 import msgspec
@@ -25,11 +27,15 @@ from sparkinfer.grammar.tokenizer_adapter import byte_tokenizer
 from sparkinfer.grammar.trial import place_to_blame
 from sparkinfer.text.answer_grammar import OnBegun, answer_grammar
 from sparkinfer.text.earlier_calls import check_calls
-from workers.grammar_frame import LENGTH, BuilderReply, Built, Refused, Working, read_frame
+from workers.grammar_frame import BuilderReply, Built, Lost, Refused, Working, read_frame, write_frame
 
 MAX_MEMORY_BYTES = 4 << 30
 NICENESS = 5
 NUM_STEPS_TRIED = 8
+_IN, _OUT = 0, 1  # descriptors
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(BuilderReply | Working)
+_job_decoder = msgspec.msgpack.Decoder(GrammarSpec | CallCheck)
 _TOOL = re.compile(r"tools\[(\d+)\]")
 
 
@@ -101,17 +107,47 @@ def main() -> None:
     die_with_parent(int(sys.argv[1]))
     os.nice(NICENESS)
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
-    decoder, encoder = msgspec.msgpack.Decoder(GrammarSpec | CallCheck), msgspec.msgpack.Encoder()
-    sys.stdout.buffer.write(LENGTH.pack(0))
-    sys.stdout.buffer.flush()
+    write_frame(_OUT, b"")
+    while (job := read_frame(_IN)) is not None:
+        if job and not _run(job):  # an empty one was meant for a job that is done
+            return
 
-    def send(message: BuilderReply | Working) -> None:
-        payload = encoder.encode(message)
-        sys.stdout.buffer.write(LENGTH.pack(len(payload)) + payload)
-        sys.stdout.buffer.flush()
 
-    while (frame := read_frame(sys.stdin.buffer)) is not None:
-        send(build(decoder.decode(frame), lambda path: send(Working(path))))
+def _run(job: bytes) -> bool:
+    """Have a process of its own do one job, which may be given up meanwhile; False at the end of the input."""
+    results, theirs = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        die_with_parent(os.getppid())
+        _work(job, theirs)
+        os._exit(0)
+    os.close(theirs)
+    poller = select.poll()
+    for fd in (results, _IN):
+        poller.register(fd, select.POLLIN)
+    goes_on, is_done = True, False
+    while not is_done:
+        readable = {fd for fd, _ in poller.poll()}
+        if results in readable:
+            message = read_frame(results)
+            if message is None:
+                break
+            write_frame(_OUT, message)
+            is_done = not isinstance(_decoder.decode(message), Working)  # what comes in now is the next job
+        elif _IN in readable:
+            goes_on = read_frame(_IN) is not None
+            poller.unregister(_IN)
+            os.kill(pid, signal.SIGKILL)
+    os.close(results)
+    os.waitpid(pid, 0)
+    if not is_done:
+        write_frame(_OUT, _encoder.encode(Lost()))
+    return goes_on
+
+
+def _work(job: bytes, fd: int) -> None:
+    reply = build(_job_decoder.decode(job), lambda path: write_frame(fd, _encoder.encode(Working(path))))
+    write_frame(fd, _encoder.encode(reply))
 
 
 if __name__ == "__main__":

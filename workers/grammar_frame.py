@@ -2,13 +2,14 @@
 
 Owns the frame, the same both ways: the length as 4 bytes, little-endian, then one record in msgpack. A GrammarSpec or
 a CallCheck goes in, a BuilderReply comes out behind its Workings, one for each in the same order; an empty frame comes
-first, when the builder is ready. Knows no grammar.
+first, when the builder is ready. An empty frame that goes in gives up the job at hand, if there is one. Knows no
+grammar.
 """
 
 from __future__ import annotations
 
+import os
 import struct
-from typing import BinaryIO
 
 import msgspec
 
@@ -37,13 +38,31 @@ class Working(msgspec.Struct, frozen=True, tag="working"):
     path: str                         # in the client's request
 
 
-BuilderReply = Built | Refused
+class Lost(msgspec.Struct, frozen=True, tag="lost"):
+    """The job was given up, or the process that had it died of it."""
 
 
-def read_frame(file: BinaryIO) -> bytes | None:
+BuilderReply = Built | Refused | Lost
+
+
+def read_frame(fd: int) -> bytes | None:
     """The next frame, None at the end."""
-    header = file.read(LENGTH.size)
-    if len(header) < LENGTH.size:
-        return None
-    (length,) = LENGTH.unpack(header)
-    return file.read(length)
+    header = _read(fd, LENGTH.size)
+    return None if header is None else _read(fd, LENGTH.unpack(header)[0])
+
+
+def write_frame(fd: int, payload: bytes) -> None:
+    """One frame, whole. Raises BrokenPipeError when nobody reads any more."""
+    rest = memoryview(LENGTH.pack(len(payload)) + payload)
+    while rest:
+        rest = rest[os.write(fd, rest):]
+
+
+def _read(fd: int, count: int) -> bytes | None:
+    data = bytearray()
+    while len(data) < count:
+        piece = os.read(fd, count - len(data))
+        if not piece:
+            return None
+        data += piece
+    return bytes(data)

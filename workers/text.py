@@ -111,7 +111,8 @@ class TextWorker:
                 raise _engine_unavailable()
             encoded = await self._thread.encode(request.prompt, self._encode_if_open, request)
             if encoded is not None:
-                constraint = await self.constraints.prepare(request, encoded.grammar_spec, encoded.earlier_calls)
+                is_open = functools.partial(self._requests.__contains__, request.request_id)
+                constraint = await self.constraints.prepare(request, encoded, is_open)
                 self._generate(request, encoded, constraint)
         except RequestError as error:
             self._fail(request.request_id, error)

@@ -13,9 +13,10 @@ from ipc.mask_table import rows_per_text_worker
 from ipc.status_board import TextGauge
 from sparkinfer.errors import RequestError
 from sparkinfer.grammar.grammar_cache import CompiledGrammar
-from sparkinfer.grammar.grammar_spec import CallCheck, GrammarSpec
 from sparkinfer.request import Request, RequestId
+from sparkinfer.text.prompt_encoder import EncodedPrompt
 from sparkinfer.text.tokenizer import Tokenizer
+from workers.builder_pool import IsWanted
 from workers.mask_stats import MaskStats
 from workers.process import WorkerContext
 from workers.text_grammars import Grammars
@@ -66,15 +67,16 @@ class Constraints:
             await self._grammars.start()
 
     async def prepare(
-        self, request: Request, spec: GrammarSpec | None, earlier_calls: CallCheck | None = None
+        self, request: Request, encoded: EncodedPrompt, is_wanted: IsWanted
     ) -> Constraint:
         """Compile what an answer has to obey and wait for rows. Raises RequestError 400 for what cannot be held.
 
-        earlier_calls: are held against the same functions
+        is_wanted: whether the request is still open
         """
-        grammar = await self._grammars.compiled(spec) if spec is not None else None
-        if earlier_calls is not None:
-            await self._grammars.check(earlier_calls)
+        spec = encoded.grammar_spec
+        grammar = await self._grammars.compiled(spec, is_wanted) if spec is not None else None
+        if encoded.earlier_calls is not None:
+            await self._grammars.check(encoded.earlier_calls, is_wanted)
         if grammar is None or spec is None or not self._config.enabled or not request.sampling.max_tokens:
             return UNCONSTRAINED  # but what was asked for is known to be in order
         self._stats.num_tool_requests += bool(spec.tools)

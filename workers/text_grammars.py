@@ -6,12 +6,9 @@ Owns the helpers; never rows, masks or requests.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
-import os
-import sys
+import hashlib
+from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 
 import msgspec
 from llguidance import LLTokenizer
@@ -24,13 +21,13 @@ from sparkinfer.grammar.matcher import GrammarError, Matcher
 from sparkinfer.grammar.output_grammar import OutputGrammar
 from sparkinfer.grammar.tokenizer_adapter import grammar_tokenizer
 from sparkinfer.text.tokenizer import Tokenizer
-from workers.grammar_frame import LENGTH, BuilderReply, Refused, Working
+from workers.builder_pool import BuilderDiedError, BuilderPool, IsWanted
+from workers.grammar_frame import Built, Refused, Working
 
-log = logging.getLogger("text")
-
-ROOT = Path(__file__).resolve().parent.parent
-BUILDER_BOOT_TIMEOUT_S = 60.0
-NUM_BUILDERS = 2  # so that a schema that takes its whole deadline does not hold up every other one
+NUM_QUICK, NUM_SLOW = 2, 1   # builders
+QUICK_S = 0.3                # what takes longer starts anew in a line of its kind, so that it holds up no other
+MAX_SLOW = 16                # in that line
+MAX_REMEMBERED = 512         # refusals
 
 
 class Grammars:
@@ -43,23 +40,23 @@ class Grammars:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="grammar")
         self._tokenizer = tokenizer
         self._grammar_tokenizer: Future[LLTokenizer] | None = None
-        self._idle: asyncio.Queue[Builder] = asyncio.Queue()
-        for _ in range(NUM_BUILDERS):
-            self._idle.put_nowait(Builder())
+        self._quick, self._slow = BuilderPool(NUM_QUICK), BuilderPool(NUM_SLOW)
+        self._refusals: OrderedDict[bytes, RequestError] = OrderedDict()
 
     async def start(self) -> None:
         """Prepare what takes a second or two, so that the first request need not wait for it."""
         self._tokenizer_being_made()
-        builder = await self._idle.get()
-        await builder.start()
-        self._idle.put_nowait(builder)
+        await self._quick.start_one()
 
-    async def compiled(self, spec: GrammarSpec) -> CompiledGrammar:
-        """The grammar of answers to `spec`. Raises RequestError: 400 for one that is wrong or too complex."""
+    async def compiled(self, spec: GrammarSpec, is_wanted: IsWanted) -> CompiledGrammar:
+        """The grammar of answers to `spec`. Raises RequestError: 400 for one that is wrong or too complex.
+
+        is_wanted: asked before each piece of work
+        """
         key = self._encode(spec, "tools and response_format together")
         grammar = self._cache.get(key)
         if grammar is None:
-            built = await self._build(key)
+            built = await self._build(key, is_wanted)
             loop = asyncio.get_running_loop()
             tokenizer = self._tokenizer_being_made()
             grammar = await loop.run_in_executor(self._executor, self._compile, built, tokenizer)
@@ -70,9 +67,9 @@ class Grammars:
         """Let go of grammars that have grown too large or failed."""
         self._cache.trim()
 
-    async def check(self, calls: CallCheck) -> None:
+    async def check(self, calls: CallCheck, is_wanted: IsWanted) -> None:
         """Raises RequestError 400 for calls of earlier turns that the functions do not take."""
-        await self._build(self._encoder.encode(calls))
+        await self._build(self._encoder.encode(calls), is_wanted)
 
     def _encode(self, spec: GrammarSpec, what: str) -> bytes:
         key = self._encoder.encode(spec)
@@ -81,27 +78,38 @@ class Grammars:
             raise RequestError(400, f"{what} may have {limit} KiB, not {len(key) >> 10}", code="schema_too_large")
         return key
 
-    async def _build(self, key: bytes) -> OutputGrammar:
-        builder = await self._idle.get()
+    async def _build(self, job: bytes, is_wanted: IsWanted) -> OutputGrammar:
+        digest = hashlib.blake2b(job, digest_size=16).digest()
+        if digest in self._refusals:
+            self._refusals.move_to_end(digest)
+            raise self._refusals[digest].with_traceback(None)
         try:
-            await asyncio.wait_for(builder.start(), BUILDER_BOOT_TIMEOUT_S)
-            reply = await asyncio.wait_for(builder.build(key), self._config.compile_timeout_s)
-        except TimeoutError:
-            builder.kill()
-            path, seconds = builder.working_on or "the schema", self._config.compile_timeout_s
-            raise RequestError(
-                400, f"{path}: takes longer than {seconds:g} s to compile", param=builder.working_on,
-                code="schema_too_complex",
-            ) from None  # fmt: skip
-        except (OSError, EOFError, msgspec.DecodeError) as error:
-            log.error("a grammar builder died: %s", error or type(error).__name__)
-            builder.kill()
+            reply = await self._reply(job, is_wanted)
+        except BuilderDiedError as error:
             raise RequestError(500, "the schema could not be compiled", code="grammar_failed") from error
-        finally:
-            self._idle.put_nowait(builder)
+        if isinstance(reply, Built):
+            return OutputGrammar(reply.lark, reply.approximations)
+        refusal = self._refusal(reply)
+        self._refusals[digest] = refusal
+        if len(self._refusals) > MAX_REMEMBERED:
+            self._refusals.popitem(last=False)
+        raise refusal
+
+    async def _reply(self, job: bytes, is_wanted: IsWanted) -> Built | Refused | Working | None:
+        limit = self._config.compile_timeout_s
+        reply = await self._quick.run(job, min(QUICK_S, limit), is_wanted)
+        if isinstance(reply, Built | Refused) or limit <= QUICK_S:
+            return reply
+        if self._slow.num_waiting >= MAX_SLOW:
+            raise RequestError(503, "too many complex schemas are being compiled; try again", code="overloaded")
+        return await self._slow.run(job, limit, is_wanted)
+
+    def _refusal(self, reply: Refused | Working | None) -> RequestError:
         if isinstance(reply, Refused):
-            raise RequestError(reply.status, reply.message, param=reply.param, code=reply.code)
-        return OutputGrammar(reply.lark, reply.approximations)
+            return RequestError(reply.status, reply.message, param=reply.param, code=reply.code)
+        path, seconds = reply.path if reply is not None else None, self._config.compile_timeout_s
+        message = f"{path or 'the schema'}: takes longer than {seconds:g} s to compile"
+        return RequestError(400, message, param=path, code="schema_too_complex")
 
     def _tokenizer_being_made(self) -> Future[LLTokenizer]:
         if self._grammar_tokenizer is None:
@@ -115,45 +123,3 @@ class Grammars:
         except GrammarError as error:
             raise RequestError(400, f"the grammar cannot be compiled: {error}", code="invalid_grammar") from error
         return CompiledGrammar(start, built.approximations, len(built.lark))
-
-
-class Builder:
-    """One helper process, started when it is first needed and again after its death."""
-
-    def __init__(self) -> None:
-        self._process: asyncio.subprocess.Process | None = None
-        self._decoder = msgspec.msgpack.Decoder(BuilderReply | Working)
-        self.working_on: str | None = None  # path of the part of the last request that was begun last
-
-    async def build(self, spec: bytes) -> BuilderReply:
-        """spec: a GrammarSpec or a CallCheck in msgpack. Raises OSError or EOFError when the process dies of it."""
-        process = await self.start()
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(LENGTH.pack(len(spec)) + spec)
-        await process.stdin.drain()
-        self.working_on = None
-        while True:
-            (length,) = LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))
-            message: BuilderReply | Working = self._decoder.decode(await process.stdout.readexactly(length))
-            if not isinstance(message, Working):
-                return message
-            self.working_on = message.path
-
-    def kill(self) -> None:
-        """End the process; a job that it has is lost."""
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
-            self._process = None
-
-    async def start(self) -> asyncio.subprocess.Process:
-        """The process, ready for a job and alive as far as we know. Raises OSError or EOFError when it dies first."""
-        if self._process is None or self._process.returncode is not None:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "workers.grammar_builder", str(os.getpid()),
-                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, cwd=ROOT,
-            )  # fmt: skip
-            assert self._process.stdout is not None
-            await self._process.stdout.readexactly(LENGTH.size)
-        return self._process

@@ -122,6 +122,7 @@ class MaskWriter:
         constrained = self._choices.pop((request_id, choice), None)
         if constrained is not None:
             constrained.is_open = False
+            self._news[constrained.lane].pop(constrained.row, None)  # the row's next owner may be here before `flush`
             # behind the jobs that may still write the row
             freed = self._threads[constrained.lane].submit(self._table.clear, constrained.row)
             freed.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self.give_back, [constrained.row]))

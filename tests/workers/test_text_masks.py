@@ -216,6 +216,22 @@ def test_a_slow_grammar_leaves_the_threads_of_others(monkeypatch: pytest.MonkeyP
     assert [name.startswith("slow") for name in threads] == [False, True]
 
 
+def test_a_last_token_is_not_left_to_the_next_owner_of_a_row() -> None:
+    async def body(writer: MaskWriter, masks: TableMasks, failures: list[tuple[RequestId, RequestError]]) -> None:
+        for number in range(3):
+            (row,) = await writer.take_rows(1)
+            writer.begin(RequestId(number), 0, row, grammar("start: /[ab]+/"), 0)
+            for position in range(2):
+                await until(lambda row=row, at=position: masks.ready(row, at) is not None)
+                writer.push(RequestId(number), 0, ord("a"))
+                writer.flush()
+            await until(lambda row=row: masks.ready(row, 2) is not None)
+            writer.push(RequestId(number), 0, ord("b"))
+            writer.end(RequestId(number), 0)  # in the same batch of news
+
+    with_writer(body, rows=range(2, 3))
+
+
 def test_a_limit_that_an_answer_runs_into_ends_its_grammar() -> None:
     class Full(Odd):
         def fill(self, _: object) -> None:
