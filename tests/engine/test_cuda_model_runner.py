@@ -22,15 +22,21 @@ from sparkinfer.engine.step_events import StepEvents
 from sparkinfer.request import RequestId
 from sparkinfer.sampling_params import SamplingParams
 from tests.engine.cuda_driver import RunnerDriver, disagreement, make_runner
+from tests.engine.cuda_scenarios import (
+    GREEDY,
+    MAX_MEAN_KL,
+    WATCHED,
+    prompt,
+    resume_from_snapshot,
+    texts_in_flight,
+    use_slots_again,
+)
 from tests.engine.plain_kernels import use_plain_kernels
 from tests.model.driver import load, run_chunks
-from tests.model.tiny import golden, tiny_gguf
+from tests.model.tiny import tiny_gguf
 
 CPU = torch.device("cpu")
 NUM_SEQS = 3
-GREEDY = SamplingParams(max_tokens=64, temperature=0.0, seed=1)
-WATCHED = SamplingParams(max_tokens=64, temperature=0.0, seed=1, logprobs=1024)
-MAX_MEAN_KL = 1e-3  # int8 activations
 
 
 @pytest.fixture(params=["qwen35", "qwen3moe", "qwen2", "llama", "qwen35moe", "gemma3", "muse-glimmer"])
@@ -44,10 +50,6 @@ def runner(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CudaModelRun
     runner = make_runner(path, CPU, NUM_SEQS, num_blocks=16)
     yield runner
     runner.close()
-
-
-def prompt(start: int, count: int) -> list[int]:
-    return golden("qwen3")["tokens_300"].tolist()[start : start + count]
 
 
 def check(driver: RunnerDriver, path: Path, key: object, num_rows: int) -> None:
@@ -78,43 +80,19 @@ def test_chunks_and_decode_steps_mix(
 
 def test_slots_and_blocks_are_used_again(path: Path, runner: CudaModelRunner) -> None:
     driver = RunnerDriver(runner, NUM_SEQS)
-    for turn in range(3):
-        driver.add(turn, prompt(7 * turn, 20 - turn), WATCHED)
-        driver.step({turn: 20 - turn})
-        driver.step({turn: 0})
-        check(driver, path, turn, 2)
-        driver.remove(turn)
+    use_slots_again(driver, 20, lambda turn: check(driver, path, turn, 2))
 
 
 def test_steps_may_be_in_flight_before_their_tokens_are_known(path: Path, runner: CudaModelRunner) -> None:
-    """Greedy steps, whose tokens never leave the device between steps, choose what watched ones do."""
-    texts = []
-    for sampling in (WATCHED, GREEDY):
-        driver = RunnerDriver(runner, NUM_SEQS)
-        for key in range(NUM_SEQS):
-            driver.add(key, prompt(30 * key, 5 + key), sampling)
-        driver.launch({key: 5 + key for key in range(NUM_SEQS)})
-        for step in range(4):
-            driver.launch({key: 0 for key in range(NUM_SEQS) if key != step})
-            driver.collect()
-        driver.collect()
-        texts.append(driver.tokens)
-    assert texts[0] == texts[1]
+    watched, greedy = texts_in_flight(runner, NUM_SEQS, NUM_SEQS, num_steps=4)
+    assert watched == greedy
 
 
 def test_state_comes_back_from_a_snapshot(path: Path, runner: CudaModelRunner) -> None:
-    has_state = path.stem.startswith("qwen35")
     driver = RunnerDriver(runner, NUM_SEQS)
-    driver.add("first", prompt(0, 37), WATCHED)
-    driver.step({"first": 32})
-    driver.launch({"first": 5}, (("first", 0, False),) if has_state else ())
-    driver.collect()
-    driver.fork("second", "first", 32)
-    driver.launch({"second": 6, "first": 0}, (("second", 0, True),) if has_state else ())
-    driver.collect()
-    driver.step({"second": 0})
+    resume_from_snapshot(driver, 32, 37, path.stem.startswith("qwen35"))
     check(driver, path, "second", 2)
-    check(driver, path, "first", 2)
+    check(driver, path, "first", 3)
 
 
 class TokenSink:

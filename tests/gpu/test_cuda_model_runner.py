@@ -11,7 +11,16 @@ import torch
 from sparkinfer.engine.cuda_model_runner import CudaModelRunner
 from sparkinfer.sampling_params import SamplingParams
 from tests.engine.cuda_driver import RunnerDriver, disagreement, make_runner
-from tests.model.tiny import golden, tiny_gguf
+from tests.engine.cuda_scenarios import (
+    GREEDY,
+    MAX_MEAN_KL,
+    WATCHED,
+    prompt,
+    resume_from_snapshot,
+    texts_in_flight,
+    use_slots_again,
+)
+from tests.model.tiny import tiny_gguf
 
 pytestmark = [
     pytest.mark.gpu,
@@ -20,9 +29,6 @@ pytestmark = [
 ]
 
 NUM_SEQS = 16
-GREEDY = SamplingParams(max_tokens=64, temperature=0.0, seed=1)
-WATCHED = SamplingParams(max_tokens=64, temperature=0.0, seed=1, logprobs=1024)
-MAX_MEAN_KL = 1e-3  # int8 activations
 MARGIN = 0.05  # nat; a best token that wins by more must stay the best
 MODELS = ("qwen2", "qwen3", "qwen3moe", "qwen35", "tiny-llama", "tiny-hybrid-moe")
 
@@ -43,10 +49,6 @@ def runner(path: Path, request: pytest.FixtureRequest) -> Iterator[CudaModelRunn
     runner = make_runner(path, torch.device("cuda", 0), NUM_SEQS, num_blocks=512, kv_dtype=request.param)
     yield runner
     runner.close()
-
-
-def prompt(start: int, count: int) -> list[int]:
-    return (golden("qwen3")["tokens_300"].tolist() * 3)[start : start + count]
 
 
 def check(driver: RunnerDriver, path: Path, keys: list[object]) -> None:
@@ -88,40 +90,17 @@ def test_batches_of_every_size(path: Path, runner: CudaModelRunner) -> None:
 
 def test_slots_and_blocks_are_used_again(path: Path, runner: CudaModelRunner) -> None:
     driver = RunnerDriver(runner, NUM_SEQS)
-    for turn in range(3):
-        driver.add(turn, prompt(7 * turn, 60 - turn), WATCHED)
-        driver.step({turn: 60 - turn})
-        driver.step({turn: 0})
-        check(driver, path, [turn])
-        driver.remove(turn)
+    use_slots_again(driver, 60, lambda turn: check(driver, path, [turn]))
 
 
 def test_steps_may_be_in_flight_before_their_tokens_are_known(path: Path, runner: CudaModelRunner) -> None:
-    texts = []
-    for sampling in (WATCHED, GREEDY):
-        driver = RunnerDriver(runner, NUM_SEQS)
-        for key in range(5):
-            driver.add(key, prompt(30 * key, 5 + key), sampling)
-        driver.launch({key: 5 + key for key in range(5)})
-        for step in range(20):
-            driver.launch({key: 0 for key in range(5) if key != step % 5})
-            driver.collect()
-        driver.collect()
-        texts.append(driver.tokens)
-    assert texts[0] == texts[1]
+    watched, greedy = texts_in_flight(runner, NUM_SEQS, num_seqs=5, num_steps=20)
+    assert watched == greedy
 
 
 def test_state_comes_back_from_a_snapshot(path: Path, runner: CudaModelRunner) -> None:
-    has_state = path.stem in ("qwen35", "tiny-hybrid-moe")
     driver = RunnerDriver(runner, NUM_SEQS)
-    driver.add("first", prompt(0, 70), WATCHED)
-    driver.step({"first": 64})
-    driver.launch({"first": 6}, (("first", 0, False),) if has_state else ())
-    driver.collect()
-    driver.fork("second", "first", 64)
-    driver.launch({"second": 7, "first": 0}, (("second", 0, True),) if has_state else ())
-    driver.collect()
-    driver.step({"second": 0, "first": 0})
+    resume_from_snapshot(driver, 64, 70, path.stem in ("qwen35", "tiny-hybrid-moe"))
     check(driver, path, ["first", "second"])
 
 
