@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.delta_rule_chunks import ChunkTerms, DeltaRuleInputs
-from kernels.launch import has_dp4a
+from kernels.launch import has_dp4a, has_large_shared_memory
 from kernels.spans import Spans
 
 
@@ -66,7 +66,7 @@ def _delta_rule_walk_kernel(
 
 def delta_rule_walk(
     inputs: DeltaRuleInputs, terms: ChunkTerms, spans: Spans, state: Tensor, out: Tensor, columns: int = 32,
-    num_warps: int = 4, num_stages: int = 2,
+    num_warps: int = 4, num_stages: int | None = None,
 ) -> None:
     """Outputs and states of every sequence.
 
@@ -76,8 +76,9 @@ def delta_rule_walk(
     """
     d, heads = inputs.d, inputs.num_v_heads
     columns = min(columns, d)
+    stages = num_stages or (2 if has_large_shared_memory(state) else 1)
     _delta_rule_walk_kernel[(d // columns, heads, spans.sequences.shape[0])](
         inputs.heads, terms.u, terms.w, terms.scores, terms.decay, spans.sequences, spans.chunks.shape[0], state, out,
-        HK=inputs.num_k_heads, HV=heads, D=d, COLUMNS=columns, EXACT=not has_dp4a(), STAGES=num_stages,
+        HK=inputs.num_k_heads, HV=heads, D=d, COLUMNS=columns, EXACT=not has_dp4a(), STAGES=stages,
         num_warps=num_warps,
     )

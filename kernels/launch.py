@@ -27,10 +27,8 @@ def launch_options(num_warps: int, pdl: bool) -> dict[str, int | bool]:
 
 
 def has_large_shared_memory(x: Tensor) -> bool:
-    """Whether a program may have 160 KB and more of shared memory, as on data centres' cards since sm_80."""
-    if not x.is_cuda:
-        return False
-    return torch.cuda.get_device_properties(x.device).shared_memory_per_block_optin >= 160 << 10
+    """Whether a program may have 160 KB of shared memory, as on data centres' cards (CUDA guide, capabilities)."""
+    return x.is_cuda and torch.cuda.get_device_capability(x.device) in ((8, 0), (9, 0), (10, 0), (10, 3))
 
 
 @dataclass(frozen=True, slots=True)

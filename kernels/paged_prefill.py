@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.launch import INTERPRETED
+from kernels.launch import INTERPRETED, has_large_shared_memory
 from kernels.rope_store_kv import HeadShape
 from kernels.spans import TILE, Spans
 
@@ -134,11 +134,11 @@ def paged_prefill(
     """
     num_tiles = spans.tiles.shape[0]
     k_scale, v_scale = kv_scales or kv
-    wide = shape.head_dim > 128
+    keys, stages = (64, 2 if shape.head_dim > 128 else 3) if has_large_shared_memory(q) else (32, 1)
     _paged_prefill_kernel[(shape.num_q_heads, num_tiles)](
         q, projected, projected.stride(0), *kv, k_scale, v_scale, out, spans.sequences, spans.tiles, num_tiles,
         spans.block_tables, spans.block_tables.stride(0), scale * LOG2_E,
-        H=shape.num_q_heads, HK=shape.num_kv_heads, D=shape.head_dim, QUERIES=TILE, KEYS=64, BLOCK_SIZE=block_size,
+        H=shape.num_q_heads, HK=shape.num_kv_heads, D=shape.head_dim, QUERIES=TILE, KEYS=keys, BLOCK_SIZE=block_size,
         WINDOW=window, INT8=kv_scales is not None, GATED=shape.is_gated, EXACT=INTERPRETED, num_warps=8,
-        num_stages=2 if wide else 3,
+        num_stages=stages,
     )

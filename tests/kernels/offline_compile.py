@@ -16,11 +16,10 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction, mangle_type
 
-from kernels.causal_conv_silu import causal_conv_silu
 from kernels.dequantize import dequantize
 from kernels.few_rows import MIN_ROWS
-from sparkinfer.model.cuda.chunked_delta_rule import chunked_delta_rule
 from sparkinfer.model.cuda.decode import DecodeStep
+from tests.kernels.prompt_launches import launch_prompt_kernels
 from tests.kernels.random_model import TINY_DENSE, TINY_HYBRID, random_inputs, random_model
 
 NVIDIA = {f"sm_{arch}": GPUTarget("cuda", arch, 32) for arch in (80, 89, 90, 120)}
@@ -89,9 +88,7 @@ def compile_decode_steps(name: str) -> int:
         recorder.record(lambda w=weights, i=inputs, n=num_seqs: DecodeStep(w, n, cpu, pdl).run(i))
         plain = torch.empty(weights.output.num_rows, weights.output.num_cols, dtype=torch.float16)
         recorder.record(lambda w=weights.output, y=plain: dequantize(w, y))
-    tokens, gates = torch.zeros(70, 2, 128), torch.zeros(70, 2)
-    recorder.record(lambda: causal_conv_silu(tokens.flatten(1), torch.zeros(256, 4), torch.zeros(4, 256), 5))
-    recorder.record(lambda: chunked_delta_rule(tokens, tokens, tokens, gates, gates, torch.zeros(2, 128, 128)))
+    recorder.record(launch_prompt_kernels)
     return len(recorder.compiled)
 
 

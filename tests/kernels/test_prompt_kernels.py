@@ -145,3 +145,19 @@ def test_gates(is_gelu: bool) -> None:
     gate_up(x[:, :192], row_gate, is_gelu, out)
     rows_reference.gate_up(x[:, :192], row_gate, is_gelu, expected)
     torch.testing.assert_close(out, expected, atol=2e-3, rtol=2e-3)
+
+
+def test_inverse_of_the_hardest_triangle() -> None:
+    """All ones below the diagonal, which equal keys without decay make: powers of it overflow what their sum
+    cancels."""
+    spans = make_spans([(0, 0, 64)])
+    heads = torch.zeros(64, 3, 16, device=DEVICE)
+    heads[:, :2, 0] = 1.0
+    heads[:, 2] = torch.randn(64, 16, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    gates, nothing = torch.full((64, 1), 100.0, device=DEVICE), torch.zeros(1, device=DEVICE)
+    inputs = DeltaRuleInputs(heads.half(), gates, gates, nothing, nothing, 1)
+    terms = ChunkTerms.empty(inputs, spans.chunks.shape[0])
+    delta_rule_chunks(inputs, spans, terms)
+    values = heads[:, 2].half().float()
+    expected = torch.cat((values[:1], values[1:] - values[:-1]))  # each write takes back the one before it
+    torch.testing.assert_close(terms.u[0, 0].float(), expected, atol=4e-3, rtol=2e-3)
