@@ -5,6 +5,7 @@ Follows references and works out every keyword that combines schemas. Knows sche
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -12,13 +13,15 @@ from sparkinfer.grammar.checker import Checker
 from sparkinfer.grammar.core_shapes import core_shapes
 from sparkinfer.grammar.discriminator import are_apart, told_apart_by
 from sparkinfer.grammar.negation import is_complete, negated
-from sparkinfer.grammar.schema_document import ANNOTATIONS, SchemaDocument, fail
+from sparkinfer.grammar.schema_document import ANNOTATIONS, TYPES, SchemaDocument, fail
 from sparkinfer.grammar.shapes import ArrayShape, LiteralShape, ObjectShape, Part, Parts, Shape
 
 MAX_STEPS = 20_000      # of one document's expansion
 MAX_SHAPES = 2_000      # of one value
 MAX_REFERENCES = 16     # one behind the other
 _EMPTINESS_DEPTH = 4
+
+_NO_ARRAY = {"type": [kind for kind in TYPES if kind != "array"]}
 
 Disjunction = list[Parts]  # any of these
 Trail = tuple[int, ...]    # identities of the parts that a part says something about the same value through
@@ -190,7 +193,8 @@ class Expansion:
             choices.append([met, unmet])
         choices += self._dependencies(schema, path)
         if "contains" in schema and schema.get("minContains", 1) + ("maxContains" in schema):
-            choices.append([self._own([_containing(schema)], path)])
+            is_possible = schema.get("minContains", 1) <= schema.get("maxContains", math.inf)
+            choices.append([self._own([_containing(schema) if is_possible else _NO_ARRAY], path)])
         return choices
 
     def _one_of(self, children: list[Any], path: str) -> Disjunction:

@@ -75,6 +75,10 @@ class Matcher:
                 self._check()
             raise NotAllowedError(f"token {token_id} is not allowed here")
 
+    def takes_whole(self, token_ids: list[int]) -> bool:
+        """Whether these tokens are an answer, from here to its end. The matcher is of no use afterwards."""
+        return bool(self._matcher.try_consume_tokens(token_ids) == len(token_ids)) and self.is_accepting
+
     def forced(self) -> list[int]:
         """The tokens that must come next, if the grammar leaves no choice; as the model itself would cut their text."""
         tokens: list[int] = self._matcher.compute_ff_tokens()

@@ -229,6 +229,8 @@ SHAPES: list[Case] = [
 
 ENFORCED: list[Case] = [*TYPES, *NUMBERS, *STRINGS, *VALUES, *ARRAYS, *OBJECTS, *COMBINATIONS, *SHAPES]
 
+ENFORCED.append(({"contains": INTEGER, "maxContains": 0}, ["x", None, {}], [[], [1], ["x"]]))
+
 APPROXIMATED: list[tuple[Any, str]] = [
     ({"oneOf": [{"multipleOf": 3}, {"minimum": 100}], "type": "integer", "maximum": 150, "minimum": 0}, "$: oneOf"),
     ({"type": "array", "items": INTEGER, "uniqueItems": True}, "$: uniqueItems"),
@@ -238,6 +240,7 @@ APPROXIMATED: list[tuple[Any, str]] = [
 ]  # fmt: skip
 
 REFUSED: list[tuple[Any, str, str]] = [
+    ({"type": "array", "contains": {}, "maxContains": 0}, "$", "no value satisfies"),
     ({"type": "number", "not": {"type": "integer"}}, "$", "as far as the opposites in it (not"),
     ({"type": "integer", "not": {"multipleOf": 2}}, "$", "as far as the opposites in it (not"),
     (3, "$", "object or a boolean"),

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
-from sparkinfer.grammar.pattern import PatternError, compiled
+from sparkinfer.grammar.pattern import PatternError
+from sparkinfer.grammar.safe_match import has_match
 from sparkinfer.text.tool_protocols.call_parser import CallParser
 from sparkinfer.text.tool_protocols.call_writer import OfferedTool, ToolOffer, ToolOutputError
 from sparkinfer.text.tool_protocols.value_reader import JsonReader, MixedReader, TextReader, ValueReader
@@ -176,6 +177,6 @@ def _argument_schema(parameters: Mapping[str, Any], name: str) -> Any:
 
 def _has(name: str, pattern: str) -> bool:
     try:
-        return compiled(pattern).search(name) is not None
+        return has_match(pattern, name)
     except PatternError:
         return False
