@@ -62,9 +62,12 @@ def _next_tiles(FMT: gl.constexpr, planes, other, row, group, COLS: gl.constexpr
 @gluon.jit
 def _run_products(
     planes, other, x_ptr, x_row, FMT: gl.constexpr, COLS: gl.constexpr, M: gl.constexpr, STAGES: gl.constexpr,
-    ACC: gl.constexpr, IS_PAIR: gl.constexpr, HAS_WGMMA: gl.constexpr,
+    ACC: gl.constexpr, IS_PAIR: gl.constexpr, HAS_WGMMA: gl.constexpr, WAITS: gl.constexpr,
 ):
-    """Both matrices' 64 rows times the rows x_row [M, 1] of x, [64, M] f32 each, SCALE times their size."""
+    """Both matrices' 64 rows times the rows x_row [M, 1] of x, [64, M] f32 each, SCALE times their size.
+
+    WAITS: for the kernel ahead, which makes x
+    """
     A: gl.constexpr = gl.DotOperandLayout(0, ACC, 2)
     GROUPS: gl.constexpr = COLS // 128
     row = gl.arange(0, 64, gl.SliceLayout(1, gl.SliceLayout(2, tile_layout())))
@@ -72,6 +75,8 @@ def _run_products(
         gl.float16, [STAGES, M, 128], gl.NVMMASharedLayout.get_default_for([M, 128], gl.float16)
     )
     tile, other_tile = _next_tiles(FMT, planes, other, row, 0, COLS, IS_PAIR)
+    if WAITS:
+        gdc_wait()
     for stage in gl.static_range(STAGES - 1):
         _fetch(x_ptr, x_row, buffers.index(stage), stage, stage < GROUPS, COLS)
     acc = gl.zeros((64, M), gl.float32, ACC)
@@ -110,8 +115,9 @@ def _expert_rows_kernel(
     """IS_PAIR: y[sorted row] = silu(gate x[token]) * (up x[token]), packed; else y[pair] = down x[sorted row]."""
     TILES: gl.constexpr = NUM_ROWS // 64
     if PDL:
+        if IS_PAIR:
+            gdc_wait()  # before the next is let in, so that runs are there when the second half starts
         gdc_launch_dependents()
-        gdc_wait()
     run = gl.program_id(0) // TILES
     if run < gl.load(num_runs_ptr):
         ACC: gl.constexpr = (
@@ -130,7 +136,7 @@ def _expert_rows_kernel(
         if IS_PAIR:
             x_row = gl.load(order_ptr + x_row) // TOP_K
         acc, other_acc = _run_products(planes, other, x_ptr, gl.expand_dims(x_row, 1), FMT, COLS, M, STAGES, ACC,
-                                       IS_PAIR, HAS_WGMMA)
+                                       IS_PAIR, HAS_WGMMA, PDL and not IS_PAIR)
         out_row = first_row + gl.expand_dims(gl.arange(0, 64, gl.SliceLayout(1, ACC)), 1)
         token = gl.arange(0, M, gl.SliceLayout(0, ACC))
         real = gl.expand_dims(token < count, 0)
@@ -199,5 +205,5 @@ def expert_down(
 
 
 def run_length(num_tokens: int, top_k: int, num_experts: int) -> int:
-    """Tokens in a run: about what an expert gets, so that most are read once and few rows are empty."""
-    return min(128, max(16, triton.next_power_of_2(num_tokens * top_k // num_experts)))
+    """Pairs in a run: half as many again as an expert gets, so that most are read once and few rows are empty."""
+    return min(128, max(8, triton.next_power_of_2(3 * num_tokens * top_k // (2 * num_experts))))

@@ -71,14 +71,15 @@ def _offset(fmt):
 
 
 @gluon.constexpr_function
-def tile_layout():
-    """[64 rows, 4 lanes of a quad, 4 words of a lane]: rows as the matrix instruction's A fragment has them."""
+def tile_layout(rows=64):
+    """[rows, 4 lanes of a quad, 4 words of a lane]: rows as the matrix instruction's A fragment has them, 16 a warp."""
+    warps = [[16, 0, 0], [32, 0, 0], [64, 0, 0]]
     return gl.DistributedLinearLayout(
         reg_bases=[[0, 0, 1], [0, 0, 2], [8, 0, 0]],
         lane_bases=[[0, 1, 0], [0, 2, 0], [1, 0, 0], [2, 0, 0], [4, 0, 0]],
-        warp_bases=[[16, 0, 0], [32, 0, 0]],
+        warp_bases=warps[:2] if rows == 64 else warps,
         block_bases=[],
-        shape=[64, 4, 4],
+        shape=[rows, 4, 4],
     )
 
 
@@ -91,7 +92,7 @@ def _twice(x):
 
 @gluon.jit
 def _halves(word, scale, minimum, OFFSET: gl.constexpr):
-    """Words of four unsigned bytes [64, 4, 4] -> four f16 tensors; scale, minimum: [64, 4, 1] int32, two halves."""
+    """Words of four unsigned bytes [rows, 4, 4] -> four f16 tensors; scale, minimum: [rows, 4, 1] int32, two halves."""
     offset = gl.full(word.shape, OFFSET, gl.int32, word.type.layout)
     scale, word = gl.broadcast(scale, word)
     minimum, word = gl.broadcast(minimum, word)
@@ -114,12 +115,12 @@ def from_row(FMT: gl.constexpr, q_ptr, h_ptr, s_ptr, d_ptr, row, COLS: gl.conste
 
 @gluon.jit
 def load_group(FMT: gl.constexpr, planes, row, group, COLS: gl.constexpr):
-    """What lies in memory of group number `group` of 64 rows: (quants [64, 4, words], more bits, scales, supers).
+    """What lies in memory of group number `group` of some rows: (quants [rows, 4, words], more bits, scales, supers).
 
-    row: [64] int32, counted from where `planes` begin
+    row: [rows] int32 in a slice of `tile_layout`, counted from where `planes` begin
     """
-    L: gl.constexpr = tile_layout()
-    BLOCKS: gl.constexpr = gl.SliceLayout(2, L)  # [64, 4]: a lane's blocks
+    L: gl.constexpr = tile_layout(row.shape[0])
+    BLOCKS: gl.constexpr = gl.SliceLayout(2, L)  # [rows, 4]: a lane's blocks
     q_ptr, h_ptr, s_ptr, d_ptr = planes
     row = gl.expand_dims(row, 1)
     t = gl.expand_dims(gl.arange(0, 4, gl.SliceLayout(0, BLOCKS)), 0)
@@ -199,7 +200,7 @@ def _words(FMT: gl.constexpr, q, high):
 
 @gluon.jit
 def _scales(FMT: gl.constexpr, scale, supers):
-    """(scale of columns 0 to 15 of each block, scale of 16 to 31, what is added), [64, 4] f32."""
+    """(scale of columns 0 to 15 of each block, scale of 16 to 31, what is added), [rows, 4] f32."""
     added = gl.zeros_like(scale.to(gl.float32))
     if FMT == Q4_1 or FMT == Q5_1:
         low = _low_half(scale)
@@ -232,7 +233,7 @@ def _scales(FMT: gl.constexpr, scale, supers):
 
 @gluon.jit
 def unpack(FMT: gl.constexpr, tile):
-    """(four halves per word of columns 0 to 15 of each block, the same of columns 16 to 31), [64, 4, 4] f16 each."""
+    """(four halves per word of columns 0 to 15 of each block, the same of columns 16 to 31), [rows, 4, 4] f16 each."""
     q, more, scale, supers = tile
     first, second = _words(FMT, q, more)
     low, high, added = _scales(FMT, scale, supers)
@@ -246,8 +247,8 @@ def unpack(FMT: gl.constexpr, tile):
 
 @gluon.jit
 def fragment(low, high, LAYOUT: gl.constexpr):
-    """The unpacked numbers of a step as the left operand, [64 rows, 128 positions] f16; moves nothing."""
-    a = gl.join(gl.join(low[0], low[1]), gl.join(low[2], low[3]))      # [64, t, word, i, j]
+    """The unpacked numbers of a step as the left operand, [rows, 128 positions] f16; moves nothing."""
+    a = gl.join(gl.join(low[0], low[1]), gl.join(low[2], low[3]))      # [rows, t, word, i, j]
     b = gl.join(gl.join(high[0], high[1]), gl.join(high[2], high[3]))
-    both = gl.permute(gl.join(a, b), (0, 2, 5, 4, 1, 3))               # [64, word, half, j, t, i]
-    return gl.convert_layout(gl.reshape(both, (64, 128)), LAYOUT)
+    both = gl.permute(gl.join(a, b), (0, 2, 5, 4, 1, 3))               # [rows, word, half, j, t, i]
+    return gl.convert_layout(gl.reshape(both, (low[0].shape[0], 128)), LAYOUT)

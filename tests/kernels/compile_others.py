@@ -80,7 +80,7 @@ def many_rows(target: GPUTarget) -> int:
 
 def expert_rows(target: GPUTarget) -> int:
     """Both halves, runs of few and of many; returns how many that are."""
-    jobs = [(QuantFormat.Q4_K, 16, True), (QuantFormat.Q4_K, 128, True), (QuantFormat.Q6_K, 64, False)]
+    jobs = [(QuantFormat.Q4_K, 8, True), (QuantFormat.Q4_K, 128, True), (QuantFormat.Q6_K, 64, False)]
     others = {"x_ptr": "*fp16", "order_ptr": "*i32", "runs_ptr": "*i32", "num_runs_ptr": "*i32"}
     for kind, length, is_pair in jobs:
         constants = {"FMT": int(kind), "COLS": 2048, "NUM_ROWS": 512, "TOP_K": 8, "M": length,
