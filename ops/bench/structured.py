@@ -9,6 +9,7 @@ that must be called, each streamed and whole by turns. Prints how many answers w
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import random
 import sys
@@ -115,7 +116,7 @@ def main() -> int:
         for kind, is_forced in (("json_schema", False), ("tool_choice required", True)):
             start = time.monotonic()
             with ThreadPoolExecutor(args.streams) as pool:
-                results = list(pool.map(lambda i: ask(client, i, is_forced), range(args.requests)))  # noqa: B023
+                results = list(pool.map(functools.partial(ask, client, is_forced=is_forced), range(args.requests)))
             problems = [problem for problem, _ in results if problem]
             tokens = sum(num_tokens for _, num_tokens in results)
             seconds = time.monotonic() - start
