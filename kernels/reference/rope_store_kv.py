@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from kernels.reference.store_kv import store_kv
+from kernels.rope_store_kv import HeadShape
+
 
 def _rotate(x: Tensor, positions: Tensor, inv_freq: Tensor) -> Tensor:
     """x: [num_tokens, heads, head_dim]; pairs (j, j + n_rot / 2)."""
@@ -31,3 +34,17 @@ def rope_store_kv(
     if norms is not None:
         q, k = _rms(q, norms[0], eps), _rms(k, norms[1], eps)
     return _rotate(q, positions, inv_freq), _rotate(k, positions, inv_freq), v
+
+
+def write_rope_store_kv(
+    projected: Tensor, shape: HeadShape, positions: Tensor, slot_mapping: Tensor, inv_freq: Tensor,
+    norms: tuple[Tensor, Tensor] | None, q: Tensor, kv: tuple[Tensor, Tensor], kv_scales: tuple[Tensor, Tensor] | None,
+    eps: float,
+) -> None:
+    """The kernel's arguments and results."""
+    queries, keys, values = rope_store_kv(
+        projected, shape.num_q_heads, shape.num_kv_heads, shape.head_dim, shape.is_gated, positions, inv_freq, norms,
+        eps,
+    )
+    q.copy_(queries)
+    store_kv(keys, values, *kv, slot_mapping, kv_scales)

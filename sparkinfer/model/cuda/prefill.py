@@ -20,7 +20,7 @@ from sparkinfer.model.cuda import dequantize
 from sparkinfer.model.cuda.experts import grouped_experts
 from sparkinfer.model.cuda.output_head import OutputHead
 from sparkinfer.model.cuda.pools import DecodePools
-from sparkinfer.model.cuda.prompt_ops import PromptOps, RopeInputs
+from sparkinfer.model.cuda.prompt_ops import PromptOps
 from sparkinfer.model.cuda.weights import AttentionLayer, DecodeLayer, DecodeWeights, DeltaNetLayer, DenseFFN, ExpertFFN
 
 PostNorm = tuple[Tensor, float] | None
@@ -105,8 +105,8 @@ class Prefill:
         assert kv is not None
         q = torch.empty(num_tokens, heads.num_q_heads, heads.head_dim, dtype=self._ops.query, device=self._device)
         inv_freq = weights.inv_freq if layer.inv_freq is None else layer.inv_freq
-        inputs = RopeInputs(batch.positions, batch.slot_mapping, inv_freq, layer.norms, weights.eps)
-        self._ops.rope(projected, heads, inputs, kv, kv_scales, q)
+        self._ops.rope(projected, heads, batch.positions, batch.slot_mapping, inv_freq, layer.norms, q, kv, kv_scales,
+                       weights.eps)
         out = self._half(num_tokens, heads.num_q_heads * heads.head_dim)
         scale = heads.head_dim**-0.5 if layer.scale is None else layer.scale
         self._ops.attention(q, projected, kv, kv_scales, batch.spans, heads, self._pools.block_size, layer.window,

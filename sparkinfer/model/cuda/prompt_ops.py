@@ -22,8 +22,7 @@ from kernels.reference.paged_prefill import paged_prefill as plain_paged_prefill
 from kernels.reference.prompt_rows import add_norm as plain_add_norm
 from kernels.reference.prompt_rows import gate_up as plain_gate_up
 from kernels.reference.prompt_rows import gated_norm as plain_gated_norm
-from kernels.reference.rope_store_kv import rope_store_kv as plain_rope
-from kernels.reference.store_kv import store_kv
+from kernels.reference.rope_store_kv import write_rope_store_kv
 from kernels.rope_store_kv import HeadShape, rope_store_kv
 from kernels.spans import Spans
 
@@ -31,22 +30,10 @@ Pair = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class RopeInputs:
-    """positions, slot_mapping: [num_tokens] int64; inv_freq: [n_rot / 2] f32; norms: of q and k, or None."""
-
-    positions: Tensor
-    slot_mapping: Tensor
-    inv_freq: Tensor
-    norms: Pair | None
-    eps: float
-
-
-@dataclass(frozen=True, slots=True)
 class PromptOps:
-    """Functions of the kernels' own signatures (kernels/*.py), but for rope and delta_rule below.
+    """Functions of the kernels' own signatures (kernels/*.py); the delta rule's two kernels as one.
 
     half:   what products are computed of; query: the type of queries
-    rope:   (projected, shape, RopeInputs, kv, kv_scales, q): q written, k and v into the cache
     """
 
     half: torch.dtype
@@ -55,7 +42,7 @@ class PromptOps:
                        None]
     gated_norm: Callable[[Tensor, Tensor, Tensor, float, Tensor], None]
     gate_up: Callable[[Tensor, Tensor | None, bool, Tensor], None]
-    rope: Callable[[Tensor, HeadShape, RopeInputs, Pair, Pair | None, Tensor], None]
+    rope: Callable[[Tensor, HeadShape, Tensor, Tensor, Tensor, Pair | None, Tensor, Pair, Pair | None, float], None]
     attention: Callable[[Tensor, Tensor, Pair, Pair | None, Spans, HeadShape, int, int, float, Tensor], None]
     conv_heads: Callable[[Tensor, Tensor, Tensor, Spans, int, Tensor], None]
     delta_rule: Callable[[DeltaRuleInputs, Spans, Tensor, Tensor], None]
@@ -63,28 +50,10 @@ class PromptOps:
     @classmethod
     def of(cls, device: torch.device) -> PromptOps:
         if device.type == "cpu":
-            return cls(torch.float32, torch.float32, plain_add_norm, plain_gated_norm, plain_gate_up, _plain_rope,
-                       plain_paged_prefill, plain_conv_heads, plain_delta_rule)
-        return cls(torch.float16, torch.bfloat16, add_norm, gated_norm, gate_up, _rope, paged_prefill, conv_heads,
-                   _delta_rule)
-
-
-def _rope(
-    projected: Tensor, shape: HeadShape, inputs: RopeInputs, kv: Pair, kv_scales: Pair | None, q: Tensor
-) -> None:
-    rope_store_kv(projected, shape, inputs.positions, inputs.slot_mapping, inputs.inv_freq, inputs.norms, q, kv,
-                  kv_scales, inputs.eps)
-
-
-def _plain_rope(
-    projected: Tensor, shape: HeadShape, inputs: RopeInputs, kv: Pair, kv_scales: Pair | None, q: Tensor
-) -> None:
-    queries, keys, values = plain_rope(
-        projected, shape.num_q_heads, shape.num_kv_heads, shape.head_dim, shape.is_gated, inputs.positions,
-        inputs.inv_freq, inputs.norms, inputs.eps,
-    )
-    q.copy_(queries)
-    store_kv(keys, values, *kv, inputs.slot_mapping, kv_scales)
+            return cls(torch.float32, torch.float32, plain_add_norm, plain_gated_norm, plain_gate_up,
+                       write_rope_store_kv, plain_paged_prefill, plain_conv_heads, plain_delta_rule)
+        return cls(torch.float16, torch.bfloat16, add_norm, gated_norm, gate_up,
+                   rope_store_kv, paged_prefill, conv_heads, _delta_rule)
 
 
 def _delta_rule(inputs: DeltaRuleInputs, spans: Spans, state: Tensor, out: Tensor) -> None:
