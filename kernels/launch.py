@@ -13,6 +13,8 @@ from torch import Tensor
 
 from kernels.quant_format import QuantFormat
 
+THREE_OF_4_WARPS = 168  # registers a thread that leave room for three programs of 4 warps on a multiprocessor
+THREE_OF_8_WARPS = 80
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
@@ -21,9 +23,10 @@ def has_dp4a() -> bool:
     return not INTERPRETED and torch.version.hip is None
 
 
-def launch_options(num_warps: int, pdl: bool) -> dict[str, int | bool]:
-    """Of a kernel that walks rows of a matrix: registers for three programs of 4 warps on a multiprocessor."""
-    return {"num_warps": num_warps, "maxnreg": 168 if num_warps <= 4 else 128, **({"launch_pdl": True} if pdl else {})}
+def launch_options(num_warps: int, pdl: bool, registers_of_8_warps: int | None) -> dict[str, int | bool | None]:
+    """Of a kernel that walks rows of a matrix; registers a thread at most, where it has 8 warps."""
+    registers = THREE_OF_4_WARPS if num_warps <= 4 else registers_of_8_warps
+    return {"num_warps": num_warps, "maxnreg": registers, **({"launch_pdl": True} if pdl else {})}
 
 
 def has_large_shared_memory(x: Tensor) -> bool:

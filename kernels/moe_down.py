@@ -164,5 +164,5 @@ def moe_down(
         W=tile.row_lanes, RT=tile.rows_per_thread, T=tile.chunks,
         SHARED_W=other.row_lanes, SHARED_RT=other.rows_per_thread, SHARED_T=other.chunks,
         CHOSEN=weights is not None, NATIVE=has_dp4a(), PDL=pdl,
-        **launch_options(tile.num_warps, pdl),
+        **launch_options(tile.num_warps, pdl, None),
     )

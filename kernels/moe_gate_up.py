@@ -17,7 +17,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.activation import quantize_block, rms_factor
-from kernels.launch import RowTile, block_tile, has_dp4a, launch_options
+from kernels.launch import THREE_OF_8_WARPS, RowTile, block_tile, has_dp4a, launch_options
 from kernels.quant_dot import dot_rows, first_tiles
 from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
 
@@ -152,5 +152,5 @@ def moe_gate_up(
         RT=tile.rows_per_thread, T=tile.chunks, DEPTH=tile.depth, SHARED_W=other.row_lanes,
         SHARED_RT=other.rows_per_thread, SHARED_T=other.chunks, SHARED_DEPTH=other.depth, CHOSEN=is_chosen,
         NATIVE=has_dp4a(), PDL=pdl,
-        **launch_options(tile.num_warps, pdl),
+        **launch_options(tile.num_warps, pdl, THREE_OF_8_WARPS if tile.depth == 1 else None),
     )

@@ -18,7 +18,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.activation import rms_factor
 from kernels.few_rows import few_rows_gemv, fits
-from kernels.launch import RowTile, has_dp4a, launch_options, row_tile
+from kernels.launch import THREE_OF_8_WARPS, RowTile, has_dp4a, launch_options, row_tile
 from kernels.quant_dot import dot_rows, first_tiles
 from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
 
@@ -130,6 +130,6 @@ def quant_gemv(
         RT0=tiles[0].rows_per_thread, RT1=tiles[1].rows_per_thread, RT2=tiles[2].rows_per_thread,
         DEPTH0=tiles[0].depth, DEPTH1=tiles[1].depth, DEPTH2=tiles[2].depth, COLS=first.num_cols, M=x.num_tokens,
         NUM_WARPS=tiles[0].num_warps, NORM=eps is not None,
-        NATIVE=has_dp4a(), PDL=pdl, **launch_options(tiles[0].num_warps, pdl),
+        NATIVE=has_dp4a(), PDL=pdl, **launch_options(tiles[0].num_warps, pdl, THREE_OF_8_WARPS),
     )
     return out

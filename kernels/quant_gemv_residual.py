@@ -92,5 +92,5 @@ def quant_gemv_residual(
         x.square_sums, eps, residual, norm_weight, out.values, out.scales, out.sums, out.plain, out.square_sums,
         FMT=int(weight.format), COLS=weight.num_cols, N=weight.num_rows, M=x.num_tokens, GROUP=group, W=tile.row_lanes,
         RT=tile.rows_per_thread, T=tile.chunks, DEPTH=tile.depth, NATIVE=has_dp4a(), PDL=pdl,
-        **launch_options(tile.num_warps, pdl),
+        **launch_options(tile.num_warps, pdl, None),
     )

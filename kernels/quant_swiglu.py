@@ -14,7 +14,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.activation import quantize_block, rms_factor
 from kernels.few_rows import few_rows_swiglu, fits
-from kernels.launch import RowTile, block_tile, has_dp4a, launch_options
+from kernels.launch import THREE_OF_8_WARPS, RowTile, block_tile, has_dp4a, launch_options
 from kernels.quant_dot import dot_rows, first_tiles
 from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
 
@@ -81,5 +81,5 @@ def quant_swiglu(
         *planes, x.values.view(torch.int32), x.scales, x.sums, x.plain, x.square_sums, out.values, out.scales, out.sums,
         eps, FMT=int(gate.format), COLS=gate.num_cols, FFN=gate.num_rows, M=x.num_tokens, W=tile.row_lanes,
         RT=tile.rows_per_thread, T=tile.chunks, DEPTH=tile.depth, NATIVE=has_dp4a(), PDL=pdl,
-        **launch_options(tile.num_warps, pdl),
+        **launch_options(tile.num_warps, pdl, THREE_OF_8_WARPS),
     )
