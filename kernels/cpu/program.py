@@ -166,7 +166,10 @@ def jit_run(program: int, length: int, step: int, counters: int, thread: int, nu
         jit_wait(counters + j * COUNTER_BYTES + 64, wanted)
 
 
-@njit(types.void(_I, _I, _I, _I, _I, _I), nogil=True, cache=True)
+LEAD_SIGNATURE, HELP_SIGNATURE = types.void(_I, _I, _I, _I, _I, _I), types.void(_I, _I)
+
+
+@njit(nogil=True, cache=True)
 def jit_lead(control: int, program: int, length: int, step: int, counters: int, num_threads: int) -> None:
     """Run a program as the first of a team's threads."""
     for i in range(length):
@@ -194,7 +197,7 @@ def jit_lead(control: int, program: int, length: int, step: int, counters: int, 
             let_others_run()
 
 
-@njit(types.void(_I, _I), nogil=True, cache=True)
+@njit(nogil=True, cache=True)
 def jit_help(control: int, thread: int) -> None:
     """Take part, for ever, in every program for which the first thread wants so many."""
     gate, inside, last = control + 8 * GATE, control + 8 * INSIDE, 0

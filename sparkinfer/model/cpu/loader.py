@@ -19,7 +19,6 @@ from sparkinfer.model.loader import Progress
 
 def load_cpu_model(gguf: GGUFFile, hparams: HParams, num_threads: int, progress: Progress) -> CpuModel:
     """Pack the weights and write the program; errors as sparkinfer.model.registry.load_model."""
-    compiling = compile_ahead.start()
     shell, reader, names = read_shell(gguf, hparams, progress)
     writer = ProgramWriter(MAX_ROWS)
     stream = torch.from_numpy(aligned_bytes(4 * MAX_ROWS * hparams.hidden_size)).view(torch.float32)
@@ -28,7 +27,7 @@ def load_cpu_model(gguf: GGUFFile, hparams: HParams, num_threads: int, progress:
     empty_shell(shell, gguf, names)
     gguf.release_pages()
     return_freed_memory()
-    writer.compile(without=compile_ahead.NAMES)
-    if compiling is not None:
-        compiling.wait()  # whatever it did not manage is compiled here
-    return CpuModel(shell, writer.finish(), stream.view(MAX_ROWS, -1), team_of(num_threads))
+    team = team_of(num_threads)
+    writer.compile(without=("rope_store_kernel", "finish_kernel"))
+    compile_ahead.wait()
+    return CpuModel(shell, writer.finish(), stream.view(MAX_ROWS, -1), team)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from functools import cache
 
-from kernels.cpu.program import CONTROL_WORDS, jit_help, jit_lead
+from kernels.cpu.program import CONTROL_WORDS, HELP_SIGNATURE, LEAD_SIGNATURE, jit_help, jit_lead
 from sparkinfer.model.cpu.memory import aligned_bytes
 from sparkinfer.model.cpu.program import Program
 
@@ -17,6 +17,9 @@ class ThreadTeam:
         self.num_threads = num_threads
         self._control = aligned_bytes(8 * CONTROL_WORDS)
         self._lock = threading.Lock()  # two models of one process take turns
+        jit_lead.compile(LEAD_SIGNATURE)
+        if num_threads > 1:
+            jit_help.compile(HELP_SIGNATURE)
         for thread in range(1, num_threads):
             arguments = (self._control.ctypes.data, thread)
             threading.Thread(target=jit_help, args=arguments, name=f"cpu_{thread}", daemon=True).start()
