@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -41,9 +42,10 @@ class CpuModel:
         """As Model.forward, logits_indices ascending. A row's logits depend, to the last bit, on its sequence alone."""
         self._start(batch, kv_cache, state_pool)
         logits = torch.empty(len(batch.logits_indices), self.hparams.vocab_size)
-        done = 0
+        logit_rows, done = batch.logits_indices.numpy(), 0
         for first, end in _passes(len(batch.input_ids)):
-            wanted = int(((batch.logits_indices >= first) & (batch.logits_indices < end)).sum())
+            start, stop = np.searchsorted(logit_rows, (first, end))
+            wanted = int(stop - start)
             part = self._program.whole if wanted else self._program.body
             self._run(part, batch, first, end, logits[done:].data_ptr() if wanted else 0)
             done += wanted

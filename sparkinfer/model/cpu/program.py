@@ -192,7 +192,8 @@ class Program:
         self.instructions = instructions
         self.body, self.head = range(body_length), range(body_length, len(instructions))
         self.whole = range(len(instructions))
-        self.counters = aligned_bytes(len(instructions) * words.COUNTER_BYTES)
+        self._counters = aligned_bytes(len(instructions) * words.COUNTER_BYTES)
+        self.address, self.counters_address = instructions.ctypes.data, self._counters.ctypes.data
         self._pending, self._kept = pending, kept
 
     def fill(self, values: dict[str, list[int]]) -> None:

@@ -17,6 +17,7 @@ from sparkinfer.model.rope import Rope
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
+ARENA_BYTES = 1 << 16
 FINISHED = -1  # an entry of a work list whose outputs need no joining
 
 
@@ -27,6 +28,9 @@ class StepRecord:
         self._hparams, self._ropes = hparams, ropes
         self._inv_freq = {kind: rope.inv_freq.numpy().astype(np.float64) for kind, rope in ropes.items()}
         self._words = aligned_bytes(8 * words.STEP_WORDS).view(np.int64)
+        self._address = self._words.ctypes.data
+        self._arena = aligned_bytes(ARENA_BYTES)
+        self._arena_address, self._arena_used = self._arena.ctypes.data, 0
         self._kept: list[npt.NDArray[Any]] = []
         needed = max(scratch_bytes(hparams.head_dim), 8192)
         self._scratch = aligned_bytes(needed * num_threads)
@@ -35,14 +39,14 @@ class StepRecord:
 
     @property
     def address(self) -> int:
-        return self._words.ctypes.data
+        return self._address
 
     def describe(self, batch: ForwardBatch, first: int, end: int, block_size: int, logits: int) -> None:
         """Rows [first, end) of a step.
 
         logits: address of the first row of logits that the pass writes; 0: they are not computed
         """
-        self._kept = []
+        self._kept, self._arena_used = [], 0
         spans = _spans(batch, first, end)
         positions, tables = batch.positions.numpy()[first:end], batch.block_tables.numpy()
         logit_rows = batch.logits_indices.numpy()
@@ -63,7 +67,7 @@ class StepRecord:
     def describe_head(self, num_rows: int, logits: int) -> None:
         """Logits of the first rows of the residual stream, and nothing else."""
         w, rows = self._words, np.arange(num_rows)
-        self._kept = []
+        self._kept, self._arena_used = [], 0
         w[words.NUM_ROWS], w[words.NUM_LOGITS], w[words.LOGITS] = num_rows, num_rows, logits
         w[words.LOGIT_ROWS] = self._keep(rows)
 
@@ -94,7 +98,7 @@ class StepRecord:
         needed = num_parts * self._hparams.num_q_heads * state_bytes
         if len(self._partials) < needed:
             self._partials = aligned_bytes(2 * needed)
-        self._words[words.PARTIALS] = self._partials.ctypes.data
+            self._words[words.PARTIALS] = self._partials.ctypes.data
 
     def _entries(
         self, positions: Ints, spans: list[tuple[int, int, int]], window: int
@@ -123,9 +127,15 @@ class StepRecord:
         return entries, parts
 
     def _keep(self, array: npt.NDArray[Any]) -> int:
-        array = np.ascontiguousarray(array)
-        self._kept.append(array)
-        return array.ctypes.data
+        """Address of the same values; a decode step's fit the arena, whose address needs no asking."""
+        start, size = self._arena_used, array.nbytes
+        if start + size > ARENA_BYTES:
+            array = np.ascontiguousarray(array)
+            self._kept.append(array)
+            return array.ctypes.data
+        self._arena[start : start + size].view(array.dtype)[:] = array.reshape(-1)
+        self._arena_used = start + -(-size // 64) * 64
+        return self._arena_address + start
 
 
 def _spans(batch: ForwardBatch, first: int, end: int) -> list[tuple[int, int, int]]:

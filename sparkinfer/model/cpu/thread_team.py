@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 from functools import cache
 
-from kernels.cpu.program import CONTROL_WORDS, HELP_SIGNATURE, LEAD_SIGNATURE, jit_help, jit_lead
+from kernels.cpu.program import CONTROL_WORDS, HELP_SIGNATURE, LEAD_SIGNATURE, WORDS, jit_help, jit_lead
 from sparkinfer.model.cpu.memory import aligned_bytes
 from sparkinfer.model.cpu.program import Program
+
+INSTRUCTION_BYTES = 8 * WORDS
 
 
 class ThreadTeam:
@@ -16,20 +18,21 @@ class ThreadTeam:
     def __init__(self, num_threads: int) -> None:
         self.num_threads = num_threads
         self._control = aligned_bytes(8 * CONTROL_WORDS)
+        self._control_address = self._control.ctypes.data
         self._lock = threading.Lock()  # two models of one process take turns
         jit_lead.compile(LEAD_SIGNATURE)
         if num_threads > 1:
             jit_help.compile(HELP_SIGNATURE)
         for thread in range(1, num_threads):
-            arguments = (self._control.ctypes.data, thread)
+            arguments = (self._control_address, thread)
             threading.Thread(target=jit_help, args=arguments, name=f"cpu_{thread}", daemon=True).start()
 
     def run(self, program: Program, part: range, step: int, num_threads: int | None = None) -> None:
         """Run instructions of a program for the step whose record lies at address `step`; releases the interpreter."""
-        instructions = program.instructions.ctypes.data + program.instructions.strides[0] * part.start
+        instructions = program.address + INSTRUCTION_BYTES * part.start
         with self._lock:
             jit_lead(
-                self._control.ctypes.data, instructions, len(part), step, program.counters.ctypes.data,
+                self._control_address, instructions, len(part), step, program.counters_address,
                 num_threads or self.num_threads,
             )
 
