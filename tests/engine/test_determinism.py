@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from kernels.cpu.dot import dot_instruction
 from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.checkpoint.hparams import HParams
 from sparkinfer.config import PrefixCacheConfig, SchedulerConfig
@@ -23,6 +24,7 @@ from sparkinfer.engine.torch_model_runner import TorchModelRunner
 from sparkinfer.model.registry import Model, load_model
 from sparkinfer.request import RequestId
 from sparkinfer.sampling_params import SamplingParams
+from tests.model.driver import load_cpu
 from tests.model.tiny import tiny_gguf
 
 CPU = torch.device("cpu")
@@ -43,9 +45,18 @@ def load(path: Path) -> Model:
     return load_model(gguf, HParams.from_gguf(gguf), CPU, lambda done, total: None, is_deterministic=True)
 
 
-@pytest.fixture(scope="module", params=["llama", "qwen3moe", "qwen35", "qwen35moe"])
+MODELS = ("llama", "qwen3moe", "qwen35", "qwen35moe", "kernels-llama", "kernels-qwen35moe")
+
+
+@pytest.fixture(scope="module", params=MODELS)
 def model(request, tmp_path_factory) -> Model:
-    return load(tiny_gguf(request.param, tmp_path_factory.mktemp("tiny")))
+    architecture = request.param.removeprefix("kernels-")
+    path = tiny_gguf(architecture, tmp_path_factory.mktemp("tiny"))
+    if architecture == request.param:
+        return load(path)
+    if dot_instruction() is None:
+        pytest.skip("this CPU has no instruction that the kernels need")
+    return load_cpu(path, num_threads=2)
 
 
 class Service:
