@@ -13,6 +13,8 @@ from sparkinfer.grammar.output_grammar import Rule, text_without
 from sparkinfer.grammar.pattern import PatternError, PatternTooLargeError, full_match
 from sparkinfer.grammar.trial import possible_beginning
 
+_NO_TEXT = re.compile(r'"(?:[^"\\\n]|\\.)*"|/(?:[^/\\\n]|\\.)+/|//[^\n]*|#[^\n]*')  # strings, expressions, comments
+_SPECIAL = re.compile(r"<[^<>\s][^<>\n]*>")
 _OPTIONS = re.compile(r"^\s*%llguidance\s*\{\s*\}\s*$", re.MULTILINE)
 
 
@@ -68,6 +70,9 @@ def lark_rule(grammar: str, path: str, kept_out: Collection[str] = ()) -> Rule:
     lark = _OPTIONS.sub("", lark)
     if "%llguidance" in lark:
         raise RequestError(400, f"{path}: %llguidance is not supported", param=path, code="invalid_grammar")
+    if _SPECIAL.search(_NO_TEXT.sub('""', lark)):
+        message = f"{path}: special tokens (<...>) are not supported: they are not in the answer's text"
+        raise RequestError(400, message, param=path, code="invalid_grammar")
     rule = Rule(f"%lark {{\n{lark}\n}}", path=path)
     markup = possible_beginning(rule.text, kept_out)
     if markup is not None:

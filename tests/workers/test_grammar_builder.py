@@ -35,6 +35,7 @@ def test_a_refusal_names_the_function_the_place_and_the_keyword(protocol: str) -
     (RegexFormat(pattern="("), "regex", "regex parse error"),
     (RegexFormat(pattern="(a{1000}){1000}"), "regex", "repeats more than 100000 times"),
     (GrammarFormat(grammar="start: nothing"), "grammar", "unknown name"),
+    (GrammarFormat(grammar='start: "a" <|im_end|> "b"'), "grammar", "special tokens"),
     (JsonSchemaFormat(schema=json.dumps({"type": "string", "pattern": "^(ab)*c", "minLength": 10**6})),
      "response_format.json_schema.schema.pattern", "too complex"),
 ])  # fmt: skip
