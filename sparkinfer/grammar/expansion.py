@@ -45,12 +45,8 @@ class Expansion:
         self._checkers: dict[int, Checker] = {}
         self._steps = 0
         self.approximations: dict[str, None] = {}
+        self.narrowed: dict[str, None] = {}  # how what is left may be less than what the schema allows
         self.path = document.path
-
-    @property
-    def has_negations(self) -> bool:
-        """Whether something was negated: then what is left may be less than what the schema allows."""
-        return bool(self._negations)
 
     def part(self, schema: Any, path: str, is_negated: bool = False) -> Part:
         """The one object for a schema of the document."""
@@ -150,6 +146,7 @@ class Expansion:
 
     def _opposites(self, part: Part, trail: Trail) -> Disjunction:
         """What is enough for a part that is negated."""
+        self.narrowed["the opposites in it (not, oneOf, if)"] = None
         if id(part) not in self._negations:
             found = [self._own(alternative, part.path) for alternative in negated(part.schema)]
             if "$ref" in part.schema:
@@ -193,6 +190,7 @@ class Expansion:
             choices.append([met, unmet])
         choices += self._dependencies(schema, path)
         if "contains" in schema and schema.get("minContains", 1) + ("maxContains" in schema):
+            self.narrowed["contains met by the first items"] = None
             is_possible = schema.get("minContains", 1) <= schema.get("maxContains", math.inf)
             choices.append([self._own([_containing(schema) if is_possible else _NO_ARRAY], path)])
         return choices

@@ -54,9 +54,9 @@ class JsonRules:
         """JSON text of what all of `parts` ask for. Raises RequestError 400."""
         helpers = self.write([parts])
         if not self.can_be(parts):
-            narrowed = ", as far as the opposites in it (not, oneOf, if) can be held to"
+            narrowed = f", as far as {' and '.join(self.expansion.narrowed)} can be held to"
             blamed = self._dead_end(parts, set()) or path
-            fail(blamed, "no value satisfies it" + (narrowed if self.expansion.has_negations else ""))
+            fail(blamed, "no value satisfies it" + (narrowed if self.expansion.narrowed else ""))
         return Rule(self.name(parts), helpers, tuple(self.expansion.approximations), path, self.places)
 
     def write(self, starts: Iterable[Parts]) -> dict[str, str]:
