@@ -190,7 +190,7 @@ def measure(path: str, prompt: int, depth: int, threads: int) -> float:
     tokens = [(7 * i) % 1000 for i in range(max(prompt, depth, 16))]
     elapsed = 0.0
     for _ in range(2):
-        driver = Driver(model, num_blocks=(len(tokens) + 80) // 16 + 1)
+        driver = Driver(model, num_blocks=(len(tokens) + 80) // 16 + 1, kv_dtype=torch.float16)
         started = clock()
         driver.prefill("a", tokens[: prompt or depth or 1])
         if not prompt:
