@@ -283,24 +283,3 @@ def test_tensors_that_may_be_there(tmp_path: Path) -> None:
     assert not read_bytes(tmp_path, metadata, tensors).has_tied_embeddings
     divisors = Tensor((4,), raw=np.array([1, 1, 2, 8], "<f4").tobytes())
     read_bytes(tmp_path, model_metadata("llama", 2), model_tensors("llama", 2) | {"rope_freqs.weight": divisors})
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"general.type": "adapter", "adapter.type": "lora"}, "a LoRA adapter"),
-        ({"general.type": "mmproj"}, r"a vision projector \(mmproj\)"),
-        ({"general.architecture": "clip"}, r"a vision projector \(mmproj\)"),
-        ({"general.type": "imatrix"}, "an importance matrix"),
-    ],
-)
-def test_a_file_that_is_no_model_is_called_what_it_is(tmp_path: Path, changes: dict[str, str], words: str) -> None:
-    for tensors in (model_tensors("llama", 2), {}):
-        with pytest.raises(CheckpointError, match=rf"model\.gguf: the file is {words}.*, not a model"):
-            read_bytes(tmp_path, model_metadata("llama", 2) | changes, tensors)
-
-
-def test_a_vocabulary_is_no_model(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"model\.gguf: the file is a vocabulary without tensors, not a model"):
-        read_bytes(tmp_path, model_metadata("llama", 2), {})
-    assert read(tmp_path, "llama", general__type="model").num_layers == 2

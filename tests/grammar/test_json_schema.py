@@ -14,7 +14,8 @@ from sparkinfer.grammar.checker import first_violation
 from sparkinfer.grammar.json_schema import json_rule, raw_string_rule
 from sparkinfer.grammar.output_grammar import assemble
 from sparkinfer.grammar.tokenizer_adapter import byte_tokenizer
-from tests.grammar.schema_corpus import APPROXIMATED, ENFORCED, REFUSED
+from tests.grammar.refused_schemas import REFUSED
+from tests.grammar.schema_corpus import APPROXIMATED, ENFORCED
 from tests.grammar.walks import Walker
 
 NUM_WALKS = 12
