@@ -20,7 +20,7 @@ TOKENS = 32    # of a program
 RING_CHANNELS = 512
 
 
-@triton.jit(do_not_specialize=["stride_x"])
+@triton.jit
 def _conv_heads_kernel(
     x_ptr, stride_x, ring_ptr, taps_ptr, y_ptr, sequences_ptr, chunks_ptr, HEADS: tl.constexpr, HK: tl.constexpr,
     D: tl.constexpr, EPS: tl.constexpr, TAPS: tl.constexpr, CHUNK: tl.constexpr, TOKENS: tl.constexpr,
@@ -55,7 +55,7 @@ def _conv_heads_kernel(
         tl.store(y_ptr + (first_row + token).to(tl.int64) * C + channel, y.to(y_ptr.dtype.element_ty), mask=real)
 
 
-@triton.jit(do_not_specialize=["stride_x"])
+@triton.jit
 def _move_rings_kernel(
     x_ptr, stride_x, ring_ptr, sequences_ptr, C: tl.constexpr, TAPS: tl.constexpr, CHANNELS: tl.constexpr,
 ):

@@ -17,7 +17,7 @@ def _to_half(x):
     return tl.minimum(tl.maximum(x, -65504.0), 65504.0).to(tl.float16)
 
 
-@triton.jit(do_not_specialize=["stride_y"])
+@triton.jit
 def _add_norm_kernel(
     x_ptr, y_ptr, stride_y, z_ptr, post_ptr, post_eps, norm_ptr, eps, half_ptr, plain_ptr, COLS: tl.constexpr,
     BLOCK: tl.constexpr, HAS_Y: tl.constexpr, HAS_Z: tl.constexpr, POST: tl.constexpr, PLAIN: tl.constexpr,
@@ -62,7 +62,7 @@ def add_norm(
     )
 
 
-@triton.jit(do_not_specialize=["num_rows", "stride_z"])
+@triton.jit(do_not_specialize=["num_rows"])
 def _gated_norm_kernel(
     x_ptr, z_ptr, stride_z, norm_ptr, eps, out_ptr, num_rows, HEADS: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
 ):
@@ -92,7 +92,7 @@ def gated_norm(x: Tensor, gate: Tensor, norm: Tensor, eps: float, out: Tensor) -
     )
 
 
-@triton.jit(do_not_specialize=["stride_x", "stride_row"])
+@triton.jit(do_not_specialize=["stride_row"])
 def _gate_up_kernel(
     x_ptr, stride_x, row_gate_ptr, stride_row, out_ptr, COLS, GELU: tl.constexpr, ROW_GATE: tl.constexpr,
     BLOCK: tl.constexpr,
