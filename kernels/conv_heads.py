@@ -42,11 +42,10 @@ def _conv_heads_kernel(
         for back in tl.static_range(TAPS):
             at = token - back
             new = tl.load(x_ptr + (first_row + at).to(tl.int64) * stride_x + channel, mask=real & (at >= 0), other=0.0)
-            if first == 0:
-                column = (start + at + TAPS) % TAPS
-                new += tl.load(ring_ptr + (slot * TAPS + column) * C + channel,
-                               mask=(at < 0) & (start + at >= 0) & (channel >= 0), other=0.0)
-            total += new * tl.load(taps_ptr + channel * TAPS + TAPS - 1 - back)
+            column = (start + at + TAPS) % TAPS
+            old = tl.load(ring_ptr + (slot * TAPS + column) * C + channel,
+                          mask=(at < 0) & (start + at >= 0) & (channel >= 0), other=0.0)
+            total += (new + old) * tl.load(taps_ptr + channel * TAPS + TAPS - 1 - back)
         y = total / (1.0 + tl.exp(-total))
         if head < 2 * HK:
             factor = tl.rsqrt(tl.sum(y * y, axis=1) + EPS)
