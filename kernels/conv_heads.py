@@ -36,7 +36,8 @@ def _conv_heads_kernel(
         slot = tl.load(sequences_ptr + 5 * sequence + 3).to(tl.int64)
         token = (first + tl.arange(0, TOKENS))[:, None]
         real = token < num_tokens
-        channel = (head * D + tl.arange(0, D))[None, :]
+        own = head * D + tl.arange(0, D)
+        channel = own[None, :]
         total = tl.zeros((TOKENS, D), tl.float32)
         C: tl.constexpr = HEADS * D
         for back in tl.static_range(TAPS):
@@ -45,7 +46,7 @@ def _conv_heads_kernel(
             column = (start + at + TAPS) % TAPS
             old = tl.load(ring_ptr + (slot * TAPS + column) * C + channel,
                           mask=(at < 0) & (start + at >= 0) & (channel >= 0), other=0.0)
-            total += (new + old) * tl.load(taps_ptr + channel * TAPS + TAPS - 1 - back)
+            total += (new + old) * tl.load(taps_ptr + own * TAPS + TAPS - 1 - back)[None, :]
         y = total / (1.0 + tl.exp(-total))
         if head < 2 * HK:
             factor = tl.rsqrt(tl.sum(y * y, axis=1) + EPS)
