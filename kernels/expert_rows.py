@@ -148,9 +148,13 @@ def _expert_rows_kernel(
             h = gl.minimum(gl.maximum(h, -F16_MAX), F16_MAX).to(gl.float16)
             gl.store(y_ptr + (gl.expand_dims(first + token, 0).to(gl.int64) * NUM_ROWS + place), h, mask=real)
         else:
+            OUT: gl.constexpr = gl.BlockedLayout([8, 1], [8, 4], [1, 4], [0, 1])  # a token's rows side by side
+            out_row = first_row + gl.expand_dims(gl.arange(0, 64, gl.SliceLayout(1, OUT)), 1)
+            token = gl.arange(0, M, gl.SliceLayout(0, OUT))
             pair = gl.load(order_ptr + first + gl.minimum(token, count - 1)).to(gl.int64)
-            y = acc.to(y_ptr.dtype.element_ty)
-            gl.store(y_ptr + (gl.expand_dims(pair, 0) * NUM_ROWS + out_row), y, mask=real)
+            y = gl.convert_layout(acc.to(y_ptr.dtype.element_ty), OUT)
+            place = gl.expand_dims(pair, 0) * NUM_ROWS + out_row
+            gl.store(y_ptr + place, y, mask=gl.expand_dims(token < count, 0))
 
 
 def fits(gate: QuantWeight, down: QuantWeight) -> bool:
@@ -206,4 +210,4 @@ def expert_down(
 
 def run_length(num_tokens: int, top_k: int, num_experts: int) -> int:
     """Pairs in a run: half as many again as an expert gets, so that most are read once and few rows are empty."""
-    return min(128, max(8, triton.next_power_of_2(3 * num_tokens * top_k // (2 * num_experts))))
+    return min(64, max(8, triton.next_power_of_2(3 * num_tokens * top_k // (2 * num_experts))))

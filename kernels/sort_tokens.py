@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-MAX_CHUNK = 2048  # pairs that a program looks at at once
+MAX_CHUNK = 8192  # pairs that a program looks at at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +97,7 @@ def sort_tokens(expert_ids: Tensor, num_experts: int, runs: Runs, pdl: bool = Fa
     chunk = min(MAX_CHUNK, max(32, triton.next_power_of_2(num_pairs)))
     _sort_tokens_kernel[(num_experts,)](
         expert_ids, runs.order, runs.table, runs.count, num_pairs, E=num_experts,
-        BINS=max(32, triton.next_power_of_2(num_experts)), LENGTH=runs.length, CHUNK=chunk, PDL=pdl, num_warps=4,
+        BINS=max(32, triton.next_power_of_2(num_experts)), LENGTH=runs.length, CHUNK=chunk, PDL=pdl,
+        num_warps=4 if chunk < MAX_CHUNK else 8,
         **options,
     )

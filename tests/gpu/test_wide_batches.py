@@ -33,7 +33,7 @@ def _path(name: str, folder: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["tiny-hybrid-moe", "tiny-llama", "qwen3", "qwen35moe"])
 def test_steps_of_many_rows(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sparkinfer.engine.cuda_graph.LARGEST_BUCKET", 128)
+    monkeypatch.setattr("sparkinfer.engine.cuda_graph.bucket_sizes", lambda num_seqs, largest: [32, 64, 128])
     path = _path(name, tmp_path)
     runner = make_runner(path, torch.device("cuda", 0), SIZES[-1], num_blocks=512)
     driver = RunnerDriver(runner, SIZES[-1])
