@@ -15,6 +15,7 @@ from sparkinfer.engine.state_pool import StatePool
 
 # Copies on their way to the host; each takes the device memory of one slot.
 MAX_STAGED = 8
+PIECE_BYTES = 4 << 20  # of a copy to the host: a step's tokens take the same way and wait for one piece at most
 
 
 class SnapshotStore:
@@ -71,7 +72,9 @@ class SnapshotStore:
         self._stream.wait_stream(forward)
         with torch.cuda.stream(self._stream):
             for source, tensor in zip(staged, row, strict=True):
-                tensor.copy_(source, non_blocking=True)
+                num_layers = max(1, PIECE_BYTES // source[0].nbytes)
+                for piece, target in zip(source.split(num_layers), tensor.split(num_layers)):
+                    target.copy_(piece, non_blocking=True)
                 source.record_stream(self._stream)
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # likewise
             event.record(self._stream)
