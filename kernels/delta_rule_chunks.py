@@ -20,6 +20,8 @@ from torch import Tensor
 from kernels.launch import has_dp4a
 from kernels.spans import CHUNK, Spans
 
+MIN_WIDTH = 32  # of a tile: Triton 3.6 puts products over 16 columns beyond the shared memory that it asks for
+
 
 @dataclass(frozen=True, slots=True)
 class DeltaRuleInputs:
@@ -51,7 +53,7 @@ class DeltaRuleInputs:
 class ChunkTerms:
     """By value head and chunk, for delta_rule_scan.
 
-    u, w:    [num_v_heads, num_chunks, 64, d] f16
+    u, w:    [num_v_heads, num_chunks, 64, max(d, MIN_WIDTH)] f16, zeros from column d on
     scores:  [num_v_heads, num_chunks, 64, 64] f16
     decay:   [num_v_heads, num_chunks, 64] f32, G
     """
@@ -64,10 +66,10 @@ class ChunkTerms:
     @classmethod
     def empty(cls, inputs: DeltaRuleInputs, num_chunks: int) -> ChunkTerms:
         shape, device = (inputs.num_v_heads, num_chunks, CHUNK), inputs.heads.device
-        dtype = inputs.heads.dtype
+        dtype, width = inputs.heads.dtype, max(inputs.d, MIN_WIDTH)
         return cls(
-            torch.empty(*shape, inputs.d, dtype=dtype, device=device),
-            torch.empty(*shape, inputs.d, dtype=dtype, device=device),
+            torch.empty(*shape, width, dtype=dtype, device=device),
+            torch.empty(*shape, width, dtype=dtype, device=device),
             torch.empty(*shape, CHUNK, dtype=dtype, device=device),
             torch.empty(shape, dtype=torch.float32, device=device),
         )
@@ -88,8 +90,8 @@ def _triangle_inverse(a, PRECISION: tl.constexpr):
 @triton.jit(do_not_specialize=["stride_alpha", "num_chunks"])
 def _delta_rule_chunks_kernel(
     heads_ptr, alpha_ptr, beta_ptr, stride_alpha, a_ptr, dt_ptr, sequences_ptr, chunks_ptr, num_chunks, u_ptr, w_ptr,
-    scores_ptr, decay_ptr, HK: tl.constexpr, HV: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr,
-    EXACT: tl.constexpr,
+    scores_ptr, decay_ptr, HK: tl.constexpr, HV: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr,
+    PRECISION: tl.constexpr, EXACT: tl.constexpr,
 ):
     head = tl.program_id(0)
     chunk = tl.program_id(1)
@@ -99,11 +101,12 @@ def _delta_rule_chunks_kernel(
         token = tl.load(chunks_ptr + 2 * chunk + 1) + tl.arange(0, 64)
         row = (tl.load(sequences_ptr + 5 * sequence) + token).to(tl.int64)
         real = token < tl.load(sequences_ptr + 5 * sequence + 1)
-        dims = tl.arange(0, D)
+        dims = tl.arange(0, WIDTH)
+        here = real[:, None] & (dims < D)[None, :]
         row_ptrs = heads_ptr + row[:, None] * ((2 * HK + HV) * D) + dims[None, :]
         k_head = head % HK
-        q = tl.load(row_ptrs + k_head * D, mask=real[:, None], other=0.0).to(HALF)
-        k = tl.load(row_ptrs + (HK + k_head) * D, mask=real[:, None], other=0.0).to(HALF)
+        q = tl.load(row_ptrs + k_head * D, mask=here, other=0.0).to(HALF)
+        k = tl.load(row_ptrs + (HK + k_head) * D, mask=here, other=0.0).to(HALF)
         alpha = tl.load(alpha_ptr + row * stride_alpha + head, mask=real, other=0.0) + tl.load(dt_ptr + head)
         beta = tl.load(beta_ptr + row * stride_alpha + head, mask=real, other=0.0)
         softplus = tl.where(alpha > 20.0, alpha, tl.log(1.0 + tl.exp(tl.minimum(alpha, 20.0))))
@@ -120,8 +123,8 @@ def _delta_rule_chunks_kernel(
         tl.store(decay_ptr + base * 64 + places, decay)
         lower = tl.dot(k, tl.trans(k), input_precision=PRECISION) * pairwise * beta[:, None]
         inverse = _triangle_inverse(tl.where(earlier > 0, lower, 0.0), PRECISION).to(HALF)
-        keyed = base * 64 * D + places[:, None] * D + dims[None, :]
-        v = tl.load(row_ptrs + (2 * HK + head) * D, mask=real[:, None], other=0.0).to(tl.float32)
+        keyed = base * 64 * WIDTH + places[:, None] * WIDTH + dims[None, :]
+        v = tl.load(row_ptrs + (2 * HK + head) * D, mask=here, other=0.0).to(tl.float32)
         u = tl.dot(inverse, (v * beta[:, None]).to(HALF), input_precision=PRECISION)
         tl.store(u_ptr + keyed, u.to(u_ptr.dtype.element_ty))
         w = tl.dot(inverse, (k.to(tl.float32) * (beta * tl.exp(decay))[:, None]).to(HALF), input_precision=PRECISION)
@@ -135,5 +138,6 @@ def delta_rule_chunks(inputs: DeltaRuleInputs, spans: Spans, terms: ChunkTerms) 
     _delta_rule_chunks_kernel[(inputs.num_v_heads, num_chunks)](
         inputs.heads, inputs.alpha, inputs.beta, inputs.alpha.stride(0), inputs.a, inputs.dt_bias, spans.sequences,
         spans.chunks, num_chunks, terms.u, terms.w, terms.scores, terms.decay, HK=inputs.num_k_heads,
-        HV=inputs.num_v_heads, D=inputs.d, PRECISION=precision, EXACT=not has_dp4a(), num_warps=4,
+        HV=inputs.num_v_heads, D=inputs.d, WIDTH=terms.u.shape[3], PRECISION=precision, EXACT=not has_dp4a(),
+        num_warps=4,
     )

@@ -20,7 +20,8 @@ from kernels.spans import Spans
 @triton.jit(do_not_specialize=["num_chunks"])
 def _delta_rule_walk_kernel(
     heads_ptr, u_ptr, w_ptr, scores_ptr, decay_ptr, sequences_ptr, num_chunks, state_ptr, out_ptr, HK: tl.constexpr,
-    HV: tl.constexpr, D: tl.constexpr, COLUMNS: tl.constexpr, EXACT: tl.constexpr, STAGES: tl.constexpr,
+    HV: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, EXACT: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     part = tl.program_id(0)
     head = tl.program_id(1)
@@ -33,10 +34,11 @@ def _delta_rule_walk_kernel(
         slot = tl.load(sequences_ptr + 5 * sequence + 3).to(tl.int64)
         first_chunk = tl.load(sequences_ptr + 5 * sequence + 4)
         places = tl.arange(0, 64)
-        dims = tl.arange(0, D)
+        dims = tl.arange(0, WIDTH)
         columns = part * COLUMNS + tl.arange(0, COLUMNS)
         state_ptrs = state_ptr + (slot * HV + head) * D * D + dims[:, None] * D + columns[None, :]
-        state = tl.load(state_ptrs)
+        in_state = (dims < D)[:, None] & (columns < D)[None, :]
+        state = tl.load(state_ptrs, mask=in_state, other=0.0)
         if start == 0:
             state = tl.zeros_like(state)
         k_head = head % HK
@@ -44,12 +46,13 @@ def _delta_rule_walk_kernel(
             base = head.to(tl.int64) * num_chunks + first_chunk + i
             token = i * 64 + places
             real = (token < num_tokens)[:, None]
+            here = real & (dims < D)[None, :]
             row = (first_row + token).to(tl.int64)[:, None]
             row_ptrs = heads_ptr + row * ((2 * HK + HV) * D) + dims[None, :]
-            keyed = base * 64 * D + places[:, None] * D
+            keyed = base * 64 * WIDTH + places[:, None] * WIDTH
             w = tl.load(w_ptr + keyed + dims[None, :]).to(HALF)
-            q = tl.load(row_ptrs + k_head * D, mask=real, other=0.0).to(HALF)
-            k = tl.load(row_ptrs + (HK + k_head) * D, mask=real, other=0.0).to(HALF)
+            q = tl.load(row_ptrs + k_head * D, mask=here, other=0.0).to(HALF)
+            k = tl.load(row_ptrs + (HK + k_head) * D, mask=here, other=0.0).to(HALF)
             scores = tl.load(scores_ptr + base * 64 * 64 + places[:, None] * 64 + places[None, :]).to(HALF)
             decay = tl.load(decay_ptr + base * 64 + places)
             final = tl.load(decay_ptr + base * 64 + 63)
@@ -58,10 +61,10 @@ def _delta_rule_walk_kernel(
             out = tl.dot(q, small) * tl.exp(decay)[:, None]
             out = tl.dot(scores, residual.to(HALF), out)
             tl.store(out_ptr + row * (HV * D) + head * D + columns[None, :], out.to(out_ptr.dtype.element_ty),
-                     mask=real)
+                     mask=real & (columns < D)[None, :])
             late = (residual * tl.exp(final - decay)[:, None]).to(HALF)
             state = tl.dot(tl.trans(k), late, state * tl.exp(final))
-        tl.store(state_ptrs, state)
+        tl.store(state_ptrs, state, mask=in_state)
 
 
 def delta_rule_walk(
@@ -72,13 +75,13 @@ def delta_rule_walk(
 
     state:   [num_slots, num_v_heads, d, d] f32, contiguous; the sequences' slots change, zero before position 0
     out:     [num_tokens, num_v_heads * d] f16, written
-    columns: of a head per program
+    columns: of a head per program, no more than the terms' width
     """
     d, heads = inputs.d, inputs.num_v_heads
-    columns = min(columns, d)
     stages = num_stages or (2 if has_large_shared_memory(state) else 1)
-    _delta_rule_walk_kernel[(d // columns, heads, spans.sequences.shape[0])](
+    _delta_rule_walk_kernel[(triton.cdiv(d, columns), heads, spans.sequences.shape[0])](
         inputs.heads, terms.u, terms.w, terms.scores, terms.decay, spans.sequences, spans.chunks.shape[0], state, out,
-        HK=inputs.num_k_heads, HV=heads, D=d, COLUMNS=columns, EXACT=not has_dp4a(), STAGES=stages,
+        HK=inputs.num_k_heads, HV=heads, D=d, WIDTH=terms.u.shape[3], COLUMNS=columns, EXACT=not has_dp4a(),
+        STAGES=stages,
         num_warps=num_warps,
     )

@@ -160,4 +160,4 @@ def test_inverse_of_the_hardest_triangle() -> None:
     delta_rule_chunks(inputs, spans, terms)
     values = heads[:, 2].half().float()
     expected = torch.cat((values[:1], values[1:] - values[:-1]))  # each write takes back the one before it
-    torch.testing.assert_close(terms.u[0, 0].float(), expected, atol=4e-3, rtol=2e-3)
+    torch.testing.assert_close(terms.u[0, 0, :, :16].float(), expected, atol=4e-3, rtol=2e-3)
