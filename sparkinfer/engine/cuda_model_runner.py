@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernels.to_host import to_host
 from sparkinfer.engine.cuda_forward import CudaForward
 from sparkinfer.engine.cuda_input_batch import CudaInputBatch
 from sparkinfer.engine.cuda_sampling import CudaSampling
@@ -58,6 +59,7 @@ class CudaModelRunner:
                 torch.cuda.synchronize()  # pools and weights were filled on other streams
             self._forward.capture(progress)
             self._sampling.warm_up()
+            self._download(torch.zeros(2, 1, dtype=torch.int64, device=self._device))
 
     def launch(self, output: SchedulerOutput) -> CudaStepHandle:
         """Put a step behind those launched before."""
@@ -131,7 +133,7 @@ class CudaModelRunner:
         if self._stream is None:
             return EnqueuedStep(results, None)
         host = torch.empty(results.shape, dtype=torch.int64, pin_memory=True)
-        host.copy_(results, non_blocking=True)
+        to_host(results.contiguous(), host)
         done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         done.record(self._stream)
         return EnqueuedStep(host, done)

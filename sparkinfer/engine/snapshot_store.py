@@ -73,7 +73,7 @@ class SnapshotStore:
         with torch.cuda.stream(self._stream):
             for source, tensor in zip(staged, row, strict=True):
                 num_layers = max(1, PIECE_BYTES // source[0].nbytes)
-                for piece, target in zip(source.split(num_layers), tensor.split(num_layers)):
+                for piece, target in zip(torch.split(source, num_layers), torch.split(tensor, num_layers)):
                     target.copy_(piece, non_blocking=True)
                 source.record_stream(self._stream)
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # likewise
