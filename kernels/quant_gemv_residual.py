@@ -56,11 +56,8 @@ def residual_tile(quant_format: QuantFormat, num_rows: int, num_cols: int, num_t
     depth = max(1, 4 // num_tokens)
     if quant_format == QuantFormat.Q8_0:
         return block_tile(quant_format, num_cols, num_warps=8, chunks=64, depth=depth)
-    if num_cols <= 8192:
-        return block_tile(quant_format, num_cols, num_warps=4, chunks=32,
-                          depth=depth if num_cols <= 4096 else min(depth, 2))
-    return block_tile(quant_format, num_cols, num_warps=4, chunks=32,
-                      depth=min(depth, 2 if quant_format == QuantFormat.Q6_K else 4))
+    depth = depth if num_cols <= 4096 else min(depth, 2)
+    return block_tile(quant_format, num_cols, num_warps=4, chunks=32, depth=depth)
 
 
 def quant_gemv_residual(

@@ -51,7 +51,7 @@ def _quant_swiglu_kernel(
 
 def swiglu_tile(quant_format: QuantFormat, num_cols: int, num_tokens: int) -> RowTile:
     """The tile that was fastest on an H200 (docs/performance.md)."""
-    depth = 1 if num_tokens == 1 else max(1, 4 // num_tokens)
+    depth = max(1, (2 if num_tokens == 1 else 4) // num_tokens)
     return block_tile(quant_format, num_cols, num_warps=4, chunks=32, depth=depth)
 
 
