@@ -5,6 +5,8 @@ Knows which handler serves which route; never what a handler does.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -39,6 +41,7 @@ _PATTERNS = {
     "/v1/responses/{id}/input_items": re.compile(r"/v1/responses/[^/]+/input_items"),
     "/v1/responses/{id}": re.compile(r"/v1/responses/[^/]+"),
 }
+SOCKETS_S = 2.0  # what all WebSockets may take to close at the end
 _ANY_METHOD = "GET, HEAD, POST, OPTIONS"
 _OPEN_ROUTES = frozenset(
     operation.path for operation in (*OPERATIONS, *SURFACE_OPERATIONS) if not operation.needs_key
@@ -60,6 +63,15 @@ class HttpApp:
         self._max_unsent_bytes = config.max_unsent_kib << 10
         self._routes = routes
         self._sockets = sockets
+        self._open_sockets: dict[Socket, asyncio.Event] = {}  # each with what is set when it is closed
+
+    async def close_sockets(self) -> None:
+        """Once no answer is open: let every WebSocket send what is left, and close it."""
+        for socket in self._open_sockets:
+            socket.is_leaving.set()
+        closed = [event.wait() for event in self._open_sockets.values()]
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*closed), SOCKETS_S)
 
     async def __rsgi__(self, scope: Scope, connection: Connection | SocketConnection) -> None:
         path = self._front_door.local_path(scope.path)
@@ -103,12 +115,16 @@ class HttpApp:
         if serve is None or status != 101:
             connection.close(status)
             return
+        socket = Socket(scope, await connection.accept(), self._max_body_bytes, self._max_unsent_bytes)
+        closed = self._open_sockets[socket] = asyncio.Event()
         try:
-            await serve(Socket(scope, await connection.accept(), self._max_body_bytes, self._max_unsent_bytes))
+            await serve(socket)
         except Exception:  # as above
             log.exception("WebSocket %s failed", path)
         finally:
             connection.close(None)
+            del self._open_sockets[socket]
+            closed.set()
 
     def _route(self, path: str) -> str:
         """The route template of a path, "other" when there is none."""

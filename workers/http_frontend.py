@@ -75,6 +75,7 @@ class HttpFrontend:
             serving.result()
             raise RuntimeError("the HTTP server stopped by itself")
         await self._drain()
+        await self._app.close_sockets()
         for server in servers:
             server.stop()  # type: ignore[no-untyped-call]
         if self._traces is not None:
@@ -99,10 +100,10 @@ class HttpFrontend:
         surfaces = surface_routes(self._generations, prompts, self._config, self._context.spec.run_dir)
         table = {**routes(documents, self._generations, prompts), **surfaces}
         sockets = surface_sockets(self._generations, prompts, self._keys, access_log)
-        app = HttpApp(self._config, table, self._keys, self._metrics, access_log, sockets)
-        servers = [make_server(app, self._config)]
+        self._app = HttpApp(self._config, table, self._keys, self._metrics, access_log, sockets)
+        servers = [make_server(self._app, self._config)]
         if self._config.unix_socket and self._context.spec.index == 0:
-            servers.append(make_server(app, self._config, unix_socket=self._config.unix_socket))
+            servers.append(make_server(self._app, self._config, unix_socket=self._config.unix_socket))
         return servers
 
     async def _drain(self) -> None:

@@ -52,7 +52,8 @@ class LmStudioSockets:
         reading = asyncio.ensure_future(session.run())
         writing = asyncio.ensure_future(socket.write())
         cut_off = asyncio.ensure_future(socket.cut_off.wait())
-        parts = (reading, writing, cut_off, session.failed)
+        leaving = asyncio.ensure_future(socket.is_leaving.wait())
+        parts = (reading, writing, cut_off, leaving, session.failed)
         try:
             await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
             await session.end()

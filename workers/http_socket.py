@@ -58,6 +58,7 @@ class Socket:
         self._wake = asyncio.Event()
         self._is_closing = False
         self.cut_off = asyncio.Event()  # the client left too much unread
+        self.is_leaving = asyncio.Event()  # the server shuts down, and nothing is open any more
 
     async def receive(self) -> dict[str, Any] | None:
         """The next object, None once the client is gone. RequestError for what is no object, or too large."""
