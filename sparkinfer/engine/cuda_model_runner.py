@@ -59,7 +59,7 @@ class CudaModelRunner:
                 torch.cuda.synchronize()  # pools and weights were filled on other streams
             self._forward.capture(progress)
             self._sampling.warm_up()
-            self._download(torch.zeros(2, 1, dtype=torch.int64, device=self._device))
+            self._download(torch.zeros(2, 1, dtype=torch.int64, device=self._device)).result()  # compiles
 
     def launch(self, output: SchedulerOutput) -> CudaStepHandle:
         """Put a step behind those launched before."""
