@@ -152,6 +152,8 @@ def _expert_rows_kernel(
             out_row = first_row + gl.expand_dims(gl.arange(0, 64, gl.SliceLayout(1, OUT)), 1)
             token = gl.arange(0, M, gl.SliceLayout(0, OUT))
             pair = gl.load(order_ptr + first + gl.minimum(token, count - 1)).to(gl.int64)
+            if y_ptr.dtype.element_ty == gl.float16:
+                acc = gl.minimum(gl.maximum(acc, -F16_MAX), F16_MAX)
             y = gl.convert_layout(acc.to(y_ptr.dtype.element_ty), OUT)
             place = gl.expand_dims(pair, 0) * NUM_ROWS + out_row
             gl.store(y_ptr + place, y, mask=gl.expand_dims(token < count, 0))
