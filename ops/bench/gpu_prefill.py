@@ -70,7 +70,7 @@ def main() -> None:
             started = time.perf_counter()
             finite = bool(prefill.run(batch).isfinite().all())
             enqueued = time.perf_counter() - started
-            us = replay_us(capture(lambda b=batch: prefill.run(b)), 5)  # type: ignore[misc]
+            us = replay_us(capture(lambda b=batch: prefill.run(b)), 5)  # type: ignore[misc]  # a default binds it
             scale = shape.num_layers / options.layers
             print(f"{options.shape} {num_tokens} tokens from {start}: graph {us / 1e3 * scale:.1f} ms, launched "
                   f"{enqueued * 1e3 * scale:.1f} ms for {shape.num_layers} layers, {num_tokens / us / scale * 1e6:.0f} "
