@@ -33,4 +33,4 @@ def _copy_s(source: torch.Tensor, target: torch.Tensor) -> float:
         target.copy_(source)
         end.record()
         end.synchronize()
-        return float(start.elapsed_time(end)) * 1e-3  # type: ignore[no-untyped-call]
+        return float(start.elapsed_time(end)) * 1e-3  # type: ignore[no-untyped-call]  # as above
