@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -21,6 +22,7 @@ from sparkinfer.sampling_params import SamplingParams
 from tests.model.driver import load, run_chunks
 
 BLOCK_SIZE = 16
+REFERENCE_CHUNK = 1024  # tokens that the float32 model takes at once: its scores of all keys must fit in memory
 
 
 def make_runner(
@@ -127,7 +129,7 @@ def disagreement(
 
     tokens:   a whole sequence; logprobs: position -> what the runner said of the next token
     """
-    reference = run_chunks(load(path), tokens, len(tokens)).log_softmax(-1)
+    reference = _reference(path, tuple(tokens))
     divergences, wrong = [], 0
     for position, row in logprobs.items():
         expected = reference[position]
@@ -135,3 +137,9 @@ def disagreement(
         best, second = expected.topk(2).values.tolist()
         wrong += best - second > margin and int(row.argmax()) != int(expected.argmax())
     return sum(divergences) / len(divergences), wrong
+
+
+@lru_cache(maxsize=1)  # a prompt in one piece and in chunks is compared with the same numbers
+def _reference(path: Path, tokens: tuple[int, ...]) -> torch.Tensor:
+    """Log-probabilities [len(tokens), vocab_size] by the float32 model."""
+    return run_chunks(load(path), list(tokens), REFERENCE_CHUNK).log_softmax(-1)

@@ -115,6 +115,6 @@ def run_chunks(
     model: Model, tokens: list[int], chunk: int, seed: int = 0, device: torch.device = CPU
 ) -> torch.Tensor:
     """Logits [len(tokens), vocab_size] of one sequence run `chunk` tokens a step."""
-    driver = Driver(model, seed=seed, device=device)
+    driver = Driver(model, num_blocks=max(64, -(-len(tokens) // 16)), seed=seed, device=device)
     steps = [driver.step({"only": tokens[i : i + chunk]})["only"] for i in range(0, len(tokens), chunk)]
     return torch.cat(steps)
