@@ -107,7 +107,7 @@ def test_only_config_reads_the_environment() -> None:
     # handing an environment to a child process is not reading a setting; TRITON_INTERPRET is Triton's, not ours
     assert set(readers) == {
         "sparkinfer/config.py", "supervisor.py", "sparkinfer/checkpoint/pypi_model.py", "kernels/launch.py",
-        "workers/builder_pool.py",
+        "workers/builder.py",
     }
 
 

@@ -3,131 +3,138 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
-import sys
-from collections.abc import Callable
-from pathlib import Path
+import time
 
 import msgspec
 
 from sparkinfer.errors import RequestError
-from workers.grammar_frame import LENGTH, BuilderReply, Built, Lost, Refused, Working
+from workers.builder import Builder
+from workers.builder_line import BuilderLine, Job
+from workers.grammar_frame import Built, Lost, Order, Refused, Spent, Working
+from workers.shared_work import IsWanted, NobodyWaitsError
 
 log = logging.getLogger("text")
 
-ROOT = Path(__file__).resolve().parent.parent
+NUM_QUICK, NUM_SLOW = 2, 1
 BOOT_TIMEOUT_S = 60.0
-GIVE_UP_TIMEOUT_S = 5.0
-
-
-IsWanted = Callable[[], bool]
+SILENCE_S = 60.0             # then a builder is dead; a job that gets no processor's time says so every second
+GIVE_UP_TIMEOUT_S = 30.0     # for a process to be ended, on a machine that is busy with others
+MAX_RUN_S = 60.0             # by the clock, where others use the processors
 
 
 class BuilderDiedError(Exception):
     """The job was lost with the process that had it."""
 
 
-class BuilderPool:
-    """Some processes, each with one job at a time, first come, first served."""
+class TooBusyError(RequestError):
+    """A job was not done, and not because of itself."""
 
-    def __init__(self, num_processes: int) -> None:
-        self.num_waiting = 0              # jobs in line or in work
-        self._idle: asyncio.Queue[Builder] = asyncio.Queue()
-        for _ in range(num_processes):
-            self._idle.put_nowait(Builder())
+    def __init__(self) -> None:
+        super().__init__(503, "too many complex schemas are being compiled; try again", code="overloaded")
+
+
+class BuilderPool:
+    """Some processes, each with one job at a time; which one is for the line to say. Used on one event loop."""
+
+    def __init__(self, limit_s: float) -> None:
+        """limit_s: of a processor's time, for one job."""
+        self._limit_s = limit_s
+        self._line = BuilderLine()
+        self._idle = {False: [Builder() for _ in range(NUM_QUICK)], True: [Builder() for _ in range(NUM_SLOW)]}
+        self._working: set[asyncio.Task[None]] = set()
 
     async def start_one(self) -> None:
         """Have a process ready before it is needed."""
-        builder = await self._idle.get()
+        builder = self._idle[False].pop()
         try:
             await builder.start()
         finally:
-            self._idle.put_nowait(builder)
+            self._idle[False].append(builder)
+            self._dispatch()
 
-    async def run(self, job: bytes, seconds: float, is_wanted: IsWanted) -> Built | Refused | Working | None:
+    async def run(self, payload: bytes, client_id: int, is_wanted: IsWanted) -> Built | Refused | Working | None:
         """What became of a job; what it was working on, or None, when it took longer.
 
-        is_wanted: asked when its turn comes. Raises BuilderDiedError, and RequestError for what nobody waits for.
+        payload:    a GrammarSpec or a CallCheck in msgpack
+        is_wanted:  asked now and then
+        Raises BuilderDiedError, TooBusyError and NobodyWaitsError.
         """
-        self.num_waiting += 1
-        try:
-            builder = await self._idle.get()
-            try:
-                if not is_wanted():
-                    raise RequestError(499, "the client is gone")
-                return await self._run(builder, job, seconds)
-            finally:
-                self._idle.put_nowait(builder)
-        finally:
-            self.num_waiting -= 1
+        job = Job(payload, client_id, is_wanted, asyncio.get_running_loop().create_future())
+        self._put(job)
+        reply = await job.outcome
+        return job.working_on if reply is None else reply
 
-    async def _run(self, builder: Builder, job: bytes, seconds: float) -> Built | Refused | Working | None:
+    def _put(self, job: Job) -> None:
+        left_out = self._line.put(job)
+        if left_out is not None:
+            _end(left_out, TooBusyError())
+        self._dispatch()
+
+    def _dispatch(self) -> None:
+        for is_slow, idle in self._idle.items():
+            while idle and (job := self._line.pop(is_slow)) is not None:
+                if not job.is_wanted():
+                    self._line.leave(job)
+                    _end(job, NobodyWaitsError())
+                    continue
+                task = asyncio.get_running_loop().create_task(self._serve(idle.pop(), job, is_slow))
+                self._working.add(task)
+                task.add_done_callback(self._working.discard)
+
+    async def _serve(self, builder: Builder, job: Job, is_slow: bool) -> None:
+        """One run of a job: to its end, or to where it makes way."""
         try:
             await asyncio.wait_for(builder.start(), BOOT_TIMEOUT_S)
-            await builder.send(job)
-            try:
-                reply = await asyncio.wait_for(builder.reply(), seconds)
-            except TimeoutError:
-                await builder.send(b"")
-                await asyncio.wait_for(builder.reply(), GIVE_UP_TIMEOUT_S)
-                return builder.working_on
+            await builder.send(Order(job.payload, is_slow))
+            outcome = await self._watch(builder, job)
         except (OSError, EOFError, TimeoutError, msgspec.DecodeError) as error:
             log.error("a grammar builder died: %s", error or type(error).__name__)
             builder.kill()
-            raise BuilderDiedError from error
+            outcome = BuilderDiedError()
         except asyncio.CancelledError:
             builder.kill()  # nobody will read its reply
             raise
-        if isinstance(reply, Lost):
-            log.error("a grammar could not be built: the process that had the job died of it")
-            raise BuilderDiedError
-        return reply
+        self._idle[is_slow].append(builder)
+        if isinstance(outcome, Spent):
+            self._put(job)
+        else:
+            self._line.leave(job)
+            _end(job, outcome)
+            self._dispatch()
 
-
-class Builder:
-    """One process, started when it is first needed and again after its death."""
-
-    def __init__(self) -> None:
-        self.working_on: Working | None = None  # what was begun last of the last job
-        self._process: asyncio.subprocess.Process | None = None
-        self._decoder = msgspec.msgpack.Decoder(BuilderReply | Working)
-
-    async def send(self, job: bytes) -> None:
-        """A GrammarSpec or a CallCheck in msgpack; nothing gives up the one before. Raises OSError."""
-        assert self._process is not None
-        assert self._process.stdin is not None
-        if job:
-            self.working_on = None
-        self._process.stdin.write(LENGTH.pack(len(job)) + job)
-        await self._process.stdin.drain()
-
-    async def reply(self) -> BuilderReply:
-        """To the job sent last. Raises OSError or EOFError when the process dies of it."""
-        assert self._process is not None
-        assert self._process.stdout is not None
+    async def _watch(self, builder: Builder, job: Job) -> Built | Refused | Exception | Spent | None:
+        """The end of a run; Spent: the job made way. Raises what a dead builder raises."""
+        spent_s, begun_at = 0.0, time.monotonic()
         while True:
-            (length,) = LENGTH.unpack(await self._process.stdout.readexactly(LENGTH.size))
-            message: BuilderReply | Working = self._decoder.decode(await self._process.stdout.readexactly(length))
-            if not isinstance(message, Working):
-                return message
-            self.working_on = message
+            news = await asyncio.wait_for(builder.news(), SILENCE_S)
+            if isinstance(news, Built | Refused):
+                return news
+            if isinstance(news, Lost):
+                log.error("a grammar could not be built: the process that had the job died of it")
+                return BuilderDiedError()
+            if isinstance(news, Working):
+                job.working_on = news
+                continue
+            outcome: Exception | Spent | None = news
+            goes_on = self._line.goes_on(job, news.cpu_s, news.cpu_s - spent_s)
+            spent_s = news.cpu_s
+            if not job.is_wanted():
+                outcome = NobodyWaitsError()
+            elif spent_s >= self._limit_s:
+                outcome = None
+            elif time.monotonic() - begun_at > MAX_RUN_S:
+                outcome = TooBusyError()
+            elif goes_on:
+                continue
+            reply = await asyncio.wait_for(builder.give_up(), GIVE_UP_TIMEOUT_S)
+            return outcome if isinstance(reply, Lost) else reply
 
-    def kill(self) -> None:
-        """End the process; a job that it has is lost."""
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
-            self._process = None
 
-    async def start(self) -> None:
-        """Have the process ready for a job, alive as far as we know. Raises OSError or EOFError when it dies first."""
-        if self._process is None or self._process.returncode is not None:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "workers.grammar_builder", str(os.getpid()), cwd=ROOT,
-                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-                env=os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},  # it forks
-            )  # fmt: skip
-            assert self._process.stdout is not None
-            await self._process.stdout.readexactly(LENGTH.size)
+def _end(job: Job, outcome: Built | Refused | Exception | None) -> None:
+    if job.outcome.done():
+        return  # nobody awaits it
+    if isinstance(outcome, Exception):
+        job.outcome.set_exception(outcome)
+    else:
+        job.outcome.set_result(outcome)

@@ -1,6 +1,6 @@
 """A text worker's helper: turns a client's schemas into the text of a grammar, in a process that can be killed.
 
-Reads GrammarSpecs and CallChecks from standard input and answers each on standard output, one at a time, each done by
+Reads orders from standard input and answers each on standard output, one at a time, each done by
 a fork of its own, so that giving one up costs nothing. Knows schemas; never tokens, masks or sequences.
 """
 
@@ -12,6 +12,7 @@ import resource
 import select
 import signal
 import sys
+import time
 
 import msgspec
 import numpy as np
@@ -27,14 +28,28 @@ from sparkinfer.grammar.tokenizer_adapter import byte_tokenizer
 from sparkinfer.grammar.trial import place_to_blame
 from sparkinfer.text.answer_grammar import OnBegun, answer_grammar
 from sparkinfer.text.earlier_calls import check_calls
-from workers.grammar_frame import BuilderReply, Built, Lost, Refused, Working, read_frame, write_frame
+from workers.grammar_frame import (
+    BuilderNews,
+    BuilderReply,
+    Built,
+    Lost,
+    Order,
+    Refused,
+    Spent,
+    Working,
+    read_frame,
+    write_frame,
+)
 
 MAX_MEMORY_BYTES = 4 << 30
-NICENESS = 5
+NICENESS, SLOW_NICENESS = 5, 10
+REPORT_CPU_S, REPORT_S = 0.05, 1.0  # how often what a job has taken is told
+MIN_POLL_S = 0.005
 NUM_STEPS_TRIED = 8
 _IN, _OUT = 0, 1  # descriptors
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(BuilderReply | Working)
+_decoder = msgspec.msgpack.Decoder(BuilderReply | BuilderNews)
+_order_decoder = msgspec.msgpack.Decoder(Order)
 _job_decoder = msgspec.msgpack.Decoder(GrammarSpec | CallCheck)
 _TOOL = re.compile(r"tools\[(\d+)\]")
 
@@ -108,41 +123,69 @@ def main() -> None:
     os.nice(NICENESS)
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     write_frame(_OUT, b"")
-    while (job := read_frame(_IN)) is not None:
-        if job and not _run(job):  # an empty one was meant for a job that is done
+    while (order := read_frame(_IN)) is not None:
+        if order and not _run(_order_decoder.decode(order)):  # an empty one was meant for a job that is done
             return
 
 
-def _run(job: bytes) -> bool:
+def _run(order: Order) -> bool:
     """Have a process of its own do one job, which may be given up meanwhile; False at the end of the input."""
     results, theirs = os.pipe()
     pid = os.fork()
     if pid == 0:
         die_with_parent(os.getppid())
-        _work(job, theirs)
+        if order.is_slow:
+            os.nice(SLOW_NICENESS - NICENESS)
+        _work(order.payload, theirs)
         os._exit(0)
     os.close(theirs)
-    poller = select.poll()
-    for fd in (results, _IN):
-        poller.register(fd, select.POLLIN)
-    goes_on, is_done = True, False
-    while not is_done:
-        readable = {fd for fd, _ in poller.poll()}
-        if results in readable:
-            message = read_frame(results)
-            if message is None:
-                break
-            write_frame(_OUT, message)
-            is_done = not isinstance(_decoder.decode(message), Working)  # what comes in now is the next job
-        elif _IN in readable:
-            goes_on = read_frame(_IN) is not None
-            poller.unregister(_IN)
-            os.kill(pid, signal.SIGKILL)
+    goes_on, is_done = _wait_for(pid, results)
     os.close(results)
     os.waitpid(pid, 0)
     if not is_done:
         write_frame(_OUT, _encoder.encode(Lost()))
     return goes_on
+
+
+def _wait_for(pid: int, results: int) -> tuple[bool, bool]:
+    """Pass on what a process says about its job. Returns whether the input goes on, and whether the job was done."""
+    poller = select.poll()
+    for fd in (results, _IN):
+        poller.register(fd, select.POLLIN)
+    goes_on, meter = True, Meter(pid)
+    while True:
+        readable = {fd for fd, _ in poller.poll(1000 * meter.quiet_s)}
+        if results in readable:
+            message = read_frame(results)
+            if message is None:
+                return goes_on, False
+            write_frame(_OUT, message)
+            if not isinstance(_decoder.decode(message), Working):  # what comes in now is the next job
+                return goes_on, True
+        elif _IN in readable:
+            goes_on = read_frame(_IN) is not None
+            poller.unregister(_IN)
+            os.kill(pid, signal.SIGKILL)
+        elif (spent_s := meter.read()) is not None:
+            write_frame(_OUT, _encoder.encode(Spent(spent_s)))
+
+
+class Meter:
+    """The processor's time that a process has taken, as it is to be told."""
+
+    def __init__(self, pid: int) -> None:
+        self._clock = ~pid << 3 | 2   # as clock_getcpuclockid(3) has it on Linux
+        self._told_s, self._told_at = 0.0, time.monotonic()
+        self.quiet_s = REPORT_CPU_S   # nothing is to be told before
+
+    def read(self) -> float | None:
+        """The time taken, if it is to be told."""
+        spent_s, now = time.clock_gettime(self._clock), time.monotonic()
+        if spent_s - self._told_s < REPORT_CPU_S and now - self._told_at < REPORT_S:
+            self.quiet_s = max(MIN_POLL_S, self._told_s + REPORT_CPU_S - spent_s)
+            return None
+        self._told_s, self._told_at, self.quiet_s = spent_s, now, REPORT_CPU_S
+        return spent_s
 
 
 def _work(job: bytes, fd: int) -> None:

@@ -1,9 +1,8 @@
 """What a text worker and its grammar builders say to each other, over the builder's standard input and output.
 
-Owns the frame, the same both ways: the length as 4 bytes, little-endian, then one record in msgpack. A GrammarSpec or
-a CallCheck goes in, a BuilderReply comes out behind its Workings, one for each in the same order; an empty frame comes
-first, when the builder is ready. An empty frame that goes in gives up the job at hand, if there is one. Knows no
-grammar.
+Owns the frame, the same both ways: the length as 4 bytes, little-endian, then one record in msgpack. An Order goes in,
+its BuilderReply comes out behind any number of Workings and Spents; an empty frame comes first, when the builder is
+ready. An empty frame that goes in gives up the job at hand, if there is one. Knows no grammar.
 """
 
 from __future__ import annotations
@@ -14,6 +13,13 @@ import struct
 import msgspec
 
 LENGTH = struct.Struct("<I")
+
+
+class Order(msgspec.Struct, frozen=True):
+    """A job."""
+
+    payload: bytes                    # a GrammarSpec or a CallCheck in msgpack
+    is_slow: bool                     # others come first, on the processor too
 
 
 class Built(msgspec.Struct, frozen=True, tag="built"):
@@ -38,11 +44,18 @@ class Working(msgspec.Struct, frozen=True, tag="working"):
     path: str                         # in the client's request
 
 
+class Spent(msgspec.Struct, frozen=True, tag="spent"):
+    """The job goes on and has taken this much; every 50 ms of a processor's time, and once a second at least."""
+
+    cpu_s: float
+
+
 class Lost(msgspec.Struct, frozen=True, tag="lost"):
     """The job was given up, or the process that had it died of it."""
 
 
 BuilderReply = Built | Refused | Lost
+BuilderNews = Working | Spent
 
 
 def read_frame(fd: int) -> bytes | None:

@@ -16,10 +16,10 @@ from sparkinfer.grammar.grammar_cache import CompiledGrammar
 from sparkinfer.request import Request, RequestId
 from sparkinfer.text.prompt_encoder import EncodedPrompt
 from sparkinfer.text.tokenizer import Tokenizer
-from workers.builder_pool import IsWanted
 from workers.mask_stats import MaskStats
 from workers.process import WorkerContext
-from workers.text_grammars import Grammars
+from workers.shared_work import IsWanted
+from workers.text_grammars import Asker, Grammars
 from workers.text_masks import MaskWriter
 
 # How long a thread that computes masks waits for the GIL at most while the next forward runs. Python's 5 ms are a step.
@@ -67,16 +67,17 @@ class Constraints:
             await self._grammars.start()
 
     async def prepare(
-        self, request: Request, encoded: EncodedPrompt, is_wanted: IsWanted
+        self, request: Request, encoded: EncodedPrompt, is_open: IsWanted
     ) -> Constraint:
         """Compile what an answer has to obey and wait for rows. Raises RequestError 400 for what cannot be held.
 
-        is_wanted: whether the request is still open
+        is_open: whether the request is still open
         """
+        asker = Asker(request.client_id, is_open)
         spec = encoded.grammar_spec
-        grammar = await self._grammars.compiled(spec, is_wanted) if spec is not None else None
+        grammar = await self._grammars.compiled(spec, asker) if spec is not None else None
         if encoded.earlier_calls is not None:
-            await self._grammars.check(encoded.earlier_calls, is_wanted)
+            await self._grammars.check(encoded.earlier_calls, asker)
         if grammar is None or spec is None or not self._config.enabled or not request.sampling.max_tokens:
             return UNCONSTRAINED  # but what was asked for is known to be in order
         self._stats.num_tool_requests += bool(spec.tools)
