@@ -7,10 +7,12 @@ import time
 
 from sparkinfer.api.blocks import Block
 from sparkinfer.api.chat import parse_chat
+from sparkinfer.api.chat_reply import ChatReply
 from sparkinfer.api.completions import parse_completion
+from sparkinfer.api.completions_reply import CompletionReply
 from sparkinfer.api.generation import Generation, MakeReply, NewRequestId
 from sparkinfer.api.lmstudio.documents import v0_model, v0_models, v1_models
-from sparkinfer.api.lmstudio.v0 import V0ChatReply, V0CompletionReply, without_endless
+from sparkinfer.api.lmstudio.v0 import V0Reply, without_endless
 from sparkinfer.api.lmstudio.v1_reply import LmStudioReply
 from sparkinfer.api.lmstudio.v1_request import FIELD_NAMES, LmStudioChat, parse_v1_chat
 from sparkinfer.api.model_facts import check_model_name
@@ -110,9 +112,13 @@ def _checked(body: Object, info: ModelInfo) -> Object:
 
 def _plan_v0_chat(body: Object, info: ModelInfo, new_request_id: NewRequestId) -> tuple[Generation, MakeReply]:
     generation = parse_chat(_checked(body, info), info, new_request_id)
-    return generation, functools.partial(V0ChatReply, info=info, exclude_reasoning=generation.exclude_reasoning)
+
+    def make_reply(reply_id: str, created: int) -> V0Reply:
+        return V0Reply(ChatReply(reply_id, created, info, exclude_reasoning=generation.exclude_reasoning), info)
+
+    return generation, make_reply
 
 
 def _plan_v0_completion(body: Object, info: ModelInfo, new_request_id: NewRequestId) -> tuple[Generation, MakeReply]:
     generation = parse_completion(_checked(body, info), info, new_request_id)
-    return generation, functools.partial(V0CompletionReply, info=info)
+    return generation, lambda reply_id, created: V0Reply(CompletionReply(reply_id, created, info), info)

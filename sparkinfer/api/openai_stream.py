@@ -34,9 +34,10 @@ class OpenAIStream:
     def end(self, usage: Usage | None) -> bytes:
         if usage is None:
             return sse.DONE
-        return sse.event(self._last_chunk(usage)) + sse.DONE
+        return sse.event(self.last_chunk(usage)) + sse.DONE
 
-    def _last_chunk(self, usage: Usage) -> dict[str, Any]:
+    def last_chunk(self, usage: Usage) -> dict[str, Any]:
+        """The one with the usage."""
         return self._head | {"choices": [], "usage": usage.to_json()}
 
     def document(self, choices: Sequence[Choice], usage: Usage) -> bytes:

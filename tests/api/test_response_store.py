@@ -42,6 +42,13 @@ def test_it_survives_a_restart_and_is_shared(tmp_path: Path) -> None:
     again.close()
 
 
+def test_only_its_owner_may_read_the_files(tmp_path: Path) -> None:
+    store = ResponseStore(str(tmp_path / "r.sqlite"), 10, 1 << 20)
+    store.put(0, stored("a"))
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
+    store.close()
+
+
 def test_the_oldest_go_first() -> None:
     store = ResponseStore(":memory:", 2, 1 << 20)
     for name in ("a", "b", "c"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from sparkinfer.api import sse
 from sparkinfer.api.chat_reply import ChatReply
 from sparkinfer.api.completions_reply import CompletionReply
 from sparkinfer.api.models import ModelInfo
@@ -20,44 +21,32 @@ _STOP_REASONS = {
 }
 
 
-class V0ChatReply(ChatReply):
-    """POST /api/v0/chat/completions"""
+class V0Reply:
+    """Another reply's answer with the figures. A Reply."""
 
-    def __init__(self, reply_id: str, created: int, info: ModelInfo, *, exclude_reasoning: bool = False) -> None:
-        super().__init__(reply_id, created, info, exclude_reasoning=exclude_reasoning)
+    stream_headers = sse.HEADERS
+
+    def __init__(self, reply: ChatReply | CompletionReply, info: ModelInfo) -> None:
+        self._reply = reply
         self._info = info
         self._stop_reason = ""
-
-    def whole(self, choices: Sequence[Choice], usage: Usage) -> dict[str, Any]:
-        return super().whole(choices, usage) | _figures(self._info, _reason_of(choices[0]), usage)
+        self.start, self.delta = reply.start, reply.delta
+        self.keep_alive, self.failure = reply.keep_alive, reply.failure
 
     def finish(self, index: int, finish_reason: FinishReason, stop_string: str | None = None) -> bytes:
         if index == 0:
             self._stop_reason = _stop_reason(finish_reason, stop_string)
-        return super().finish(index, finish_reason, stop_string)
+        return self._reply.finish(index, finish_reason, stop_string)
 
-    def _last_chunk(self, usage: Usage) -> dict[str, Any]:
-        return super()._last_chunk(usage) | _figures(self._info, self._stop_reason, usage)
+    def end(self, usage: Usage | None) -> bytes:
+        if usage is None:
+            return self._reply.end(usage)
+        last = self._reply.last_chunk(usage) | _figures(self._info, self._stop_reason, usage)
+        return sse.event(last) + sse.DONE
 
-
-class V0CompletionReply(CompletionReply):
-    """POST /api/v0/completions"""
-
-    def __init__(self, reply_id: str, created: int, info: ModelInfo) -> None:
-        super().__init__(reply_id, created, info)
-        self._info = info
-        self._stop_reason = ""
-
-    def whole(self, choices: Sequence[Choice], usage: Usage) -> dict[str, Any]:
-        return super().whole(choices, usage) | _figures(self._info, _reason_of(choices[0]), usage)
-
-    def finish(self, index: int, finish_reason: FinishReason, stop_string: str | None = None) -> bytes:
-        if index == 0:
-            self._stop_reason = _stop_reason(finish_reason, stop_string)
-        return super().finish(index, finish_reason, stop_string)
-
-    def _last_chunk(self, usage: Usage) -> dict[str, Any]:
-        return super()._last_chunk(usage) | _figures(self._info, self._stop_reason, usage)
+    def document(self, choices: Sequence[Choice], usage: Usage) -> bytes:
+        figures = _figures(self._info, _reason_of(choices[0]), usage)
+        return sse.encode_json(self._reply.whole(choices, usage) | figures)
 
 
 def without_endless(body: Object) -> Object:

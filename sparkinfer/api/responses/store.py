@@ -6,6 +6,7 @@ Knows no HTTP. One thread at a time. A call takes a few milliseconds, and longer
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -54,11 +55,13 @@ class ResponseStore:
         self._max_responses = max_responses
         self._max_bytes = max_bytes
         try:
+            if path != ":memory:":
+                os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # conversations: their owner's alone
             self._database = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
             self._database.execute("PRAGMA journal_mode=WAL")
             self._database.execute("PRAGMA synchronous=NORMAL")
             self._database.execute(_SCHEMA)
-        except sqlite3.Error as error:
+        except (OSError, sqlite3.Error) as error:
             raise ConfigError(f"[server] responses_directory: {path}: {error}") from None
 
     def wait_at_most(self, seconds: float) -> None:
