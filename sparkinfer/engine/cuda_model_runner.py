@@ -96,6 +96,7 @@ class CudaModelRunner:
             self._stream.synchronize()
 
     def _run(self, output: SchedulerOutput) -> EnqueuedStep:
+        output = self._sampling.settle(output)
         with self._on_device(self._upload_stream):  # where copies wait for no step
             sampling = self._sampling.build(output)
         try:
@@ -110,7 +111,7 @@ class CudaModelRunner:
         only_decodes = all(row.token_ids is None for row in output.scheduled)
         if only_decodes and sampling is not None and self._sampling.is_plain(output, sampling):
             return self._download(self._forward.greedy(output.scheduled))
-        logits, scores = self._forward.logits(output)
+        logits, scores = self._forward.logits(output.computed)
         if sampling is None:
             step = self._download(torch.zeros(2, 0, dtype=torch.int64, device=self._device))
         else:
@@ -120,7 +121,7 @@ class CudaModelRunner:
     def _sample(self, output: SchedulerOutput, sampling: SamplingBatch, logits: Tensor) -> EnqueuedStep:
         if self._stream is not None and self._upload_stream is not None:
             self._stream.wait_stream(self._upload_stream)
-        result = self._sampling.sample(logits, output, sampling)
+        result = self._sampling.sample(logits, output, sampling, self._mark())
         sampled = result.sampled
         slots = self._inputs.upload(np.array([row.slot for row in output.sampling_rows], np.int64))
         self._last_token_ids.index_copy_(0, slots, sampled.token_ids)
@@ -128,6 +129,14 @@ class CudaModelRunner:
         logprobs = None if columns is None else columns.to_host()  # before the event that `_download` records
         step = self._download(torch.stack((sampled.token_ids, sampled.is_finite.long())))
         return dataclasses.replace(step, logprobs=logprobs, sampling=result.batch, gated=result.gated)
+
+    def _mark(self) -> Callable[[], bool]:
+        """Tells whether the device has done what is enqueued by now."""
+        if self._stream is None:
+            return lambda: True
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(self._stream)
+        return event.query
 
     def _download(self, results: Tensor) -> EnqueuedStep:
         if self._stream is None:

@@ -45,8 +45,7 @@ class EnqueuedStep:
         if self.done is not None:
             self.done.synchronize()
         token_ids, is_finite = self.results.tolist()
-        void = {*self.gated.late, *self.gated.empty}
-        nan_rows = [row for row, finite in enumerate(is_finite) if not finite and row not in void]
+        nan_rows = [row for row, finite in enumerate(is_finite) if not finite and row not in self.gated.void]
         logprobs = None if self.logprobs is None else self.logprobs.rows()
         return StepResult(token_ids, logprobs, nan_rows, self.gated.empty, self.gated.late, self.scores)
 

@@ -14,7 +14,7 @@ from sparkinfer.engine.mask_source import NO_MASK_ROW
 from sparkinfer.engine.model_runner import DeviceMemoryError, ModelRunner, StepHandle
 from sparkinfer.engine.scheduler import Scheduler
 from sparkinfer.engine.scheduler_output import SchedulerOutput, StepResult
-from sparkinfer.engine.sequence import NO_HINTS, PrefixHints, Sequence, SequenceStatus
+from sparkinfer.engine.sequence import NO_HINTS, PrefixHints, Sequence
 from sparkinfer.engine.step_events import StepEvents
 from sparkinfer.request import RequestId
 from sparkinfer.sampling_params import SamplingParams
@@ -188,7 +188,7 @@ class Engine:
         return handle.wait()
 
     def _count(self, output: SchedulerOutput, result: StepResult) -> None:
-        if result.nan_rows:
-            ended = [output.sampling_rows[number].sequence for number in result.nan_rows]
-            self.stats.num_nan_logits += sum(sequence.status != SequenceStatus.FINISHED for sequence in ended)
-        self.stats.num_late_masks += len(result.late_rows)
+        if result.nan_rows or result.late_rows:
+            rows = output.sampling_rows
+            self.stats.num_nan_logits += sum(not rows[number].is_stale for number in result.nan_rows)
+            self.stats.num_late_masks += sum(not rows[number].is_stale for number in result.late_rows)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sparkinfer.engine.mask_source import NO_MASK_ROW, MaskSource, allows, lowest_allowed
-from sparkinfer.engine.scheduler_output import Admission, Logprobs, SchedulerOutput, StepResult
+from sparkinfer.engine.scheduler_output import Logprobs, ScheduledSequence, SchedulerOutput, StepResult
 from sparkinfer.engine.sequence import SlotId
 
 Script = Callable[[list[int]], list[int]]
@@ -78,15 +78,15 @@ class StepCost:
 
 class _MaskedRow(NamedTuple):
     number: int                          # in StepResult.token_ids
-    mask_row: int
-    position: int
+    row: ScheduledSequence
+    script: _PromptScript
 
 
 @dataclass(slots=True)
 class _ScriptedHandle:
     result: StepResult
     masked: list[_MaskedRow]
-    masks: tuple[MaskSource, int] | None  # and the vocabulary's size
+    gate: _ScriptedGate
     ends_at: float                       # monotonic seconds
     busy: bool
 
@@ -97,28 +97,52 @@ class _ScriptedHandle:
     def wait(self) -> StepResult:
         self._pass_until(self.ends_at)
         for row in self.masked:
-            self._obey(row)
+            self.gate.obey(row, self.result)
         return self.result
-
-    def _obey(self, row: _MaskedRow) -> None:
-        """Where the mask forbids the script's token, take the lowest one that it allows."""
-        assert self.masks is not None, "a constrained sequence, and nobody to ask for its masks"
-        source, vocab_size = self.masks
-        result = self.result
-        mask = source.ready(row.mask_row, row.position)
-        if mask is None:
-            result.late_rows.append(row.number)
-        elif (lowest := lowest_allowed(mask, vocab_size)) is None:
-            result.empty_mask_rows.append(row.number)
-        elif not allows(mask, result.token_ids[row.number]):
-            result.token_ids[row.number] = lowest
-            if result.logprobs is not None and (asked := result.logprobs[row.number]) is not None:
-                result.logprobs[row.number] = _scripted_logprobs(lowest, len(asked.top_token_ids))
 
     def _pass_until(self, at: float) -> None:
         while (left_s := at - time.monotonic()) > 0:
             if not self.busy:
                 time.sleep(left_s)  # what a device would take
+
+
+class _PromptScript(NamedTuple):
+    token_ids: list[int]
+    num_prompt_tokens: int
+    num_logprobs: int | None
+
+    def token_at(self, position: int) -> int:
+        return self.token_ids[min(position - self.num_prompt_tokens, len(self.token_ids) - 1)]
+
+
+class _ScriptedGate:
+    """What MaskGate is to logits; asked in the order of the steps."""
+
+    def __init__(self) -> None:
+        self.masks: tuple[MaskSource, int] | None = None  # and the vocabulary's size
+        self._late: set[SlotId] = set()
+
+    def obey(self, masked: _MaskedRow, result: StepResult) -> None:
+        """Where the mask forbids the script's token, take the lowest one that it allows."""
+        assert self.masks is not None, "a constrained sequence, and nobody to ask for its masks"
+        source, vocab_size = self.masks
+        number, row, script = masked
+        is_late = row.slot in self._late and row.token_ids is None
+        position = row.start if is_late else row.position
+        mask = source.ready(row.mask_row, position)
+        self._late.discard(row.slot)
+        if mask is None:
+            self._late.add(row.slot)
+            result.late_rows.append(number)
+            return
+        lowest = lowest_allowed(mask, vocab_size)
+        if lowest is None:
+            result.empty_mask_rows.append(number)
+            return
+        token_id = script.token_at(position)
+        result.token_ids[number] = token_id if allows(mask, token_id) else lowest
+        if result.logprobs is not None and script.num_logprobs is not None:
+            result.logprobs[number] = _scripted_logprobs(result.token_ids[number], script.num_logprobs)
 
 
 class ScriptedModelRunner:
@@ -133,36 +157,36 @@ class ScriptedModelRunner:
         self._script = script
         self._cost = cost or StepCost()
         self._ends_at = 0.0
-        self._slots: dict[SlotId, tuple[list[int], Admission]] = {}  # with the script of the prompt
-        self._masks: tuple[MaskSource, int] | None = None
+        self._slots: dict[SlotId, _PromptScript] = {}
+        self._gate = _ScriptedGate()
 
     def set_mask_source(self, source: MaskSource, vocab_size: int) -> None:
         """Where a mask is, the script's token gives way to the lowest one that is allowed."""
-        self._masks = (source, vocab_size)
+        self._gate.masks = (source, vocab_size)
 
     def launch(self, output: SchedulerOutput) -> _ScriptedHandle:
         """Choose the step's tokens by the scripts now; `wait` takes the step's time, and reads the masks."""
         for row in output.scheduled:
             if row.admitted is not None:
-                self._slots[row.slot] = (self._script(row.admitted.prompt_token_ids), row.admitted)
+                prompt, num_logprobs = row.admitted.prompt_token_ids, row.admitted.sampling.logprobs
+                self._slots[row.slot] = _PromptScript(self._script(prompt), len(prompt), num_logprobs)
         result, masked = StepResult([]), []
         logprobs: list[Logprobs | None] = []
         for number, row in enumerate(output.sampling_rows):
-            script, admission = self._slots[row.slot]
-            position = row.start + row.num_tokens
-            token_id = script[min(position - len(admission.prompt_token_ids), len(script) - 1)]
+            script = self._slots[row.slot]
+            token_id = script.token_at(row.position)
             result.token_ids.append(token_id)
-            num_logprobs = admission.sampling.logprobs
-            logprobs.append(None if num_logprobs is None else _scripted_logprobs(token_id, num_logprobs))
-            if admission.mask_row != NO_MASK_ROW:
-                masked.append(_MaskedRow(number, admission.mask_row, position))
+            asked = script.num_logprobs
+            logprobs.append(None if asked is None else _scripted_logprobs(token_id, asked))
+            if row.mask_row != NO_MASK_ROW:
+                masked.append(_MaskedRow(number, row, script))
         if any(entry is not None for entry in logprobs):
             result.logprobs = logprobs
         for chunk in output.scored:
             result.scores.append([_scripted_logprobs(token_id, chunk.num_top) for token_id in chunk.token_ids])
         cost_s = (self._cost.base_us + self._cost.per_token_us * output.num_tokens) * 1e-6
         self._ends_at = max(self._ends_at, time.monotonic()) + cost_s
-        return _ScriptedHandle(result, masked, self._masks, self._ends_at, self._cost.busy)
+        return _ScriptedHandle(result, masked, self._gate, self._ends_at, self._cost.busy)
 
     def copy(self, output: SchedulerOutput) -> None:
         pass

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sparkinfer.engine.scheduler_output import SchedulerOutput
+from sparkinfer.engine.scheduler_output import ScheduledSequence, SchedulerOutput
 from sparkinfer.engine.sequence import SlotId
 from sparkinfer.model.forward_batch import ForwardBatch
 
@@ -44,10 +44,12 @@ class InputBatch:
         self._block_tables = np.zeros((num_slots, -(-max_model_len // block_size)), np.int32)
         self._last_token_ids = torch.zeros(num_slots, dtype=torch.int64, device=device)
 
-    def build(self, output: SchedulerOutput) -> StepInputs:
-        """Inputs of a step; steps must come in launch order."""
+    def build(self, output: SchedulerOutput) -> StepInputs | None:
+        """Inputs of a step, None where it computes nothing; steps must come in launch order."""
         self._update_tables(output)
-        rows = output.scheduled
+        rows = [row for row in output.scheduled if row.num_tokens]
+        if not rows:
+            return None
         slots = np.array([row.slot for row in rows], np.int64)
         starts = np.array([row.start for row in rows], np.int64)
         query_lens = [row.num_tokens for row in rows]
@@ -63,7 +65,7 @@ class InputBatch:
         is_decode = np.array([row.token_ids is None for row in rows], bool)
         samples = np.array([row.samples for row in rows], bool)
         forward_batch = ForwardBatch(
-            input_ids=self._tensor(self._input_ids(output, firsts)),
+            input_ids=self._tensor(self._input_ids(rows, firsts, output.num_tokens)),
             positions=self._tensor(positions),
             cu_seqlens_q=self._tensor(bounds.astype(np.int32)),
             context_lens=self._tensor(context_lens.astype(np.int32)),
@@ -99,9 +101,11 @@ class InputBatch:
                 end = row.first_new_block + len(row.new_blocks)
                 self._block_tables[row.slot, row.first_new_block : end] = row.new_blocks
 
-    def _input_ids(self, output: SchedulerOutput, firsts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        input_ids = np.zeros(output.num_tokens, np.int64)
-        for first, row in zip(firsts, output.scheduled):
+    def _input_ids(
+        self, rows: Sequence[ScheduledSequence], firsts: npt.NDArray[np.int64], num_tokens: int
+    ) -> npt.NDArray[np.int64]:
+        input_ids = np.zeros(num_tokens, np.int64)
+        for first, row in zip(firsts, rows):
             if row.token_ids is not None:
                 input_ids[first : first + row.num_tokens] = row.token_ids
         return input_ids

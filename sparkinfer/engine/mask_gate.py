@@ -5,8 +5,9 @@ Knows slots and mask rows; never grammars or the order of sampling controls. Use
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,9 +23,11 @@ from sparkinfer.engine.upload import to_device
 
 Words = npt.NDArray[np.int32]
 
-# A step that has nothing to do but sample late rows looks for their masks this long before it gives up.
+# How long masks are waited for once the forward has run: rows that could go on wait with them.
+GRACE_S = 0.0003
+# The same where every row of a step was late before: nobody else waits, and nothing else is to be done.
 LATE_WAIT_S = 0.005
-LATE_POLL_S = 0.0002
+POLL_S = 0.00005
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,12 @@ class GatedRows:
     masks: MaskBatch | None = None
     late: list[int] = field(default_factory=list)
     empty: list[int] = field(default_factory=list)   # nothing is allowed
+    stale: list[int] = field(default_factory=list)   # nobody wants their tokens any more, and no mask will come
+
+    @property
+    def void(self) -> tuple[int, ...]:
+        """Rows whose token means nothing."""
+        return (*self.late, *self.empty, *self.stale)
 
 
 class MaskGate:
@@ -42,64 +51,94 @@ class MaskGate:
     def __init__(self, vocab_size: int) -> None:
         self.source: MaskSource | None = None
         self._vocab_size = vocab_size
-        self._mask_rows: dict[SlotId, int] = {}
         self._late_logits: dict[SlotId, Tensor] = {}  # [vocab_size] f32 each
 
-    def admit(self, output: SchedulerOutput) -> None:
-        """Take note of who got which slot in this step."""
-        for row in output.scheduled:
-            if row.admitted is not None:
-                self._late_logits.pop(row.slot, None)
-                self._mask_rows.pop(row.slot, None)
-                if row.admitted.mask_row != NO_MASK_ROW:
-                    self._mask_rows[row.slot] = row.admitted.mask_row
+    def settle(self, output: SchedulerOutput) -> SchedulerOutput:
+        """The step as it can be run: a decode row whose sequence waits here samples what it waits for.
 
-    def concerns(self, output: SchedulerOutput) -> bool:
-        """Whether a row of this step is constrained, or waited here for its mask."""
-        return bool(output.resampled) or any(row.slot in self._mask_rows for row in output.sampling_rows)
+        Such a row computes nothing (num_tokens 0, in the same place). Steps come in launch order.
+        """
+        if all(row.mask_row == NO_MASK_ROW for row in output.scheduled):
+            return output
+        rows = []
+        for row in output.scheduled:
+            if row.mask_row != NO_MASK_ROW and row.slot in self._late_logits:
+                if row.token_ids is None:
+                    row = dataclasses.replace(row, num_tokens=0)
+                else:
+                    del self._late_logits[row.slot]  # of a sequence that has gone, or was told its tokens
+            rows.append(row)
+        return dataclasses.replace(output, scheduled=rows, num_tokens=sum(row.num_tokens for row in rows))
 
     def with_late(self, logits: Tensor | None, output: SchedulerOutput) -> Tensor:
-        """The logits of all sampling rows: those just computed, then those that waited here."""
-        late = [self._late_logits.pop(row.slot) for row in output.resampled]
-        parts = [] if logits is None else [logits]
-        return torch.cat([*parts, torch.stack(late)]) if late else parts[0]
+        """The logits of all sampling rows in order, those that waited here among them.
 
-    def gate(self, logits: Tensor, output: SchedulerOutput) -> GatedRows:
-        """Fetch the masks of a step's rows, and keep the logits of those whose mask is not there yet.
-
-        logits: [num_rows, vocab_size] f32, as with_late gives them
+        logits: [num_rows, vocab_size] f32 of the rows that were computed; None where there are none
         """
         rows = output.sampling_rows
-        if not self._mask_rows or not any(row.slot in self._mask_rows for row in rows):
+        late = [number for number, row in enumerate(rows) if not row.num_tokens]
+        if not late:
+            assert logits is not None
+            return logits
+        waited = torch.stack([self._late_logits.pop(rows[number].slot) for number in late])
+        if len(late) == len(rows) or logits is None:
+            return waited
+        computed = [number for number, row in enumerate(rows) if row.num_tokens]
+        order = np.argsort(np.array([*computed, *late], np.int64))
+        return torch.cat((logits, waited)).index_select(0, to_device(order, logits.device))
+
+    def gate(
+        self, logits: Tensor, output: SchedulerOutput, is_computed: Callable[[], bool] = lambda: True
+    ) -> GatedRows:
+        """Fetch the masks of a step's rows, and keep the logits of those whose mask is not there in time.
+
+        logits:       [num_rows, vocab_size] f32, as with_late gives them
+        is_computed:  whether the device has them: until then, waiting costs nothing
+        """
+        rows = output.sampling_rows
+        held = [number for number, row in enumerate(rows) if row.mask_row != NO_MASK_ROW]
+        if not held:
             return GatedRows()
-        found, late = self._fetch(rows, wait_s=0.0 if output.scheduled else LATE_WAIT_S)
+        found = self._fetch(rows, held, is_computed)
+        missing = [number for number in held if number not in found]
+        stale = [number for number in missing if rows[number].is_stale]
+        late = [number for number in missing if number not in stale]
         for number in late:
             self._late_logits[rows[number].slot] = logits[number].clone()
         if not found:
-            return GatedRows(None, late)
+            return GatedRows(None, late, stale=stale)
         words = np.stack(list(found.values()))
         empty = [number for number, is_empty in zip(found, self._are_empty(words).tolist()) if is_empty]
         masks = MaskBatch(
             to_device(np.array(list(found), np.int64), logits.device), to_device(words, logits.device)
         )
-        return GatedRows(masks, late, empty)
+        return GatedRows(masks, late, empty, stale)
 
-    def _fetch(self, rows: Sequence[ScheduledSequence], wait_s: float) -> tuple[dict[int, Words], list[int]]:
-        """Masks by row number, and the numbers of rows that have none yet."""
-        assert self.source is not None, "a constrained sequence, and nobody to ask for its masks"
+    def _fetch(
+        self, rows: Sequence[ScheduledSequence], held: list[int], is_computed: Callable[[], bool]
+    ) -> dict[int, Words]:
+        """Masks by row number, as far as they come in time. Rows that were late before are not waited for."""
         found: dict[int, Words] = {}
-        late = [number for number, row in enumerate(rows) if row.slot in self._mask_rows]
-        deadline = time.monotonic() + wait_s
-        while True:
-            for number in late:
-                row = rows[number]
-                mask = self.source.ready(self._mask_rows[row.slot], row.start + row.num_tokens)
-                if mask is not None:
-                    found[number] = mask
-            late = [number for number in late if number not in found]
-            if not late or time.monotonic() >= deadline:
-                return found, late
-            time.sleep(LATE_POLL_S)  # masks come through shared memory, which wakes nobody
+        self._look(rows, held, found)
+        is_all_late = not any(row.num_tokens for row in rows)
+        awaited = held if is_all_late else [number for number in held if rows[number].num_tokens]
+        deadline = time.monotonic() + LATE_WAIT_S if is_all_late else None
+        while awaited := [number for number in awaited if number not in found and not rows[number].is_stale]:
+            now = time.monotonic()
+            if deadline is None and is_computed():
+                deadline = now + GRACE_S
+            if deadline is not None and now >= deadline:
+                break
+            time.sleep(POLL_S)  # masks come through shared memory, which wakes nobody
+            self._look(rows, awaited, found)
+        return found
+
+    def _look(self, rows: Sequence[ScheduledSequence], numbers: list[int], found: dict[int, Words]) -> None:
+        assert self.source is not None, "a constrained sequence, and nobody to ask for its masks"
+        for number in numbers:
+            mask = self.source.ready(rows[number].mask_row, rows[number].position)
+            if mask is not None:
+                found[number] = mask
 
     def _are_empty(self, words: Words) -> npt.NDArray[np.bool_]:
         full, rest = divmod(self._vocab_size, WORD_BITS)

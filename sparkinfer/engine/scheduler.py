@@ -122,18 +122,18 @@ class Scheduler:
     def update(self, output: SchedulerOutput, result: StepResult, now: float) -> None:
         """Take in what `output` sampled; calls come in the order of the `schedule` calls."""
         self._cache.complete(output)
-        events, rows = self._events, output.sampling_rows
+        events, rows, late = self._events, output.sampling_rows, set(result.late_rows)
         for row, error in row_errors(output, result):
             self._fail(row.sequence, now, error)
         mark_late(output, result)
         events.add_scores(output, result, now)  # before a first token that ends its sequence
-        for row, token_id in zip(rows, result.token_ids):
+        for number, (row, token_id) in enumerate(zip(rows, result.token_ids)):
             sequence = row.sequence
-            if sequence.status == SequenceStatus.FINISHED or sequence.is_late:
+            if row.is_stale or number in late:
                 continue
             if sequence.first_token_at is None:
                 sequence.first_token_at = now
-            reason = self.output_tokens.take(row, token_id, events)
+            reason = self.output_tokens.take(sequence, token_id, events)
             if reason is not None:
                 self._finish(sequence, reason, now)
         events.add_logprobs(rows, result.logprobs)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, NewType
 
 from sparkinfer.engine.mask_source import NO_MASK_ROW
-from sparkinfer.engine.sequence import BlockId, Sequence, SlotId
+from sparkinfer.engine.sequence import BlockId, Sequence, SequenceStatus, SlotId
 from sparkinfer.engine.snapshot_pool import SnapshotId
 from sparkinfer.errors import RequestError
 from sparkinfer.sampling_params import SamplingParams
@@ -25,22 +25,36 @@ class Admission(NamedTuple):
     sampling: SamplingParams             # seed is never None
     prompt_token_ids: list[int]          # read-only
     output_token_ids: tuple[int, ...]    # not empty after a preemption
-    mask_row: int = NO_MASK_ROW          # where a MaskSource has the masks of this sequence
 
 
 @dataclass(slots=True, eq=False)
 class ScheduledSequence:
     """One sequence's part of a step: tokens [start, start + num_tokens) are computed."""
 
-    sequence: Sequence                   # for Scheduler.update; a ModelRunner does not look inside
+    sequence: Sequence                   # for Scheduler.update; a ModelRunner asks `is_stale`
     slot: SlotId
     start: int                           # tokens present before this step (num_computed_tokens)
-    num_tokens: int                      # > 0; 0 in `resampled`
+    num_tokens: int                      # > 0; 0: the sequence only samples, its mask was late
     token_ids: list[int] | None          # [num_tokens]; None: one token, the one last sampled in this slot
     first_new_block: int                 # index in the block table of new_blocks[0]
     new_blocks: tuple[BlockId, ...]      # blocks added to the table by this step; usually none
     samples: bool                        # a token is sampled after the last of these tokens
     admitted: Admission | None = None
+    mask_row: int = NO_MASK_ROW          # where a MaskSource has the masks of this sequence
+
+    @property
+    def position(self) -> int:
+        """Of the token that is sampled, if one is."""
+        return self.start + self.num_tokens
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether nobody wants the token that is sampled here: the sequence has ended, or has it without that.
+
+        For any thread to ask; once true, it stays so.
+        """
+        sequence = self.sequence
+        return sequence.status == SequenceStatus.FINISHED or self.position < sequence.num_tokens
 
 
 class ScoredChunk(NamedTuple):
@@ -118,6 +132,13 @@ class SchedulerOutput:
         return [*self.scheduled, *self.resampled] if self.resampled else self.scheduled
 
     @property
+    def computed(self) -> SchedulerOutput:
+        """The step without rows that only sample."""
+        if all(row.num_tokens for row in self.scheduled):
+            return self
+        return replace(self, scheduled=[row for row in self.scheduled if row.num_tokens])
+
+    @property
     def sampling_rows(self) -> list[ScheduledSequence]:
         """The sequences that get a token, in the order of StepResult.token_ids."""
         return [row for row in self.rows if row.samples]
@@ -139,7 +160,7 @@ class StepResult:
     logprobs: list[Logprobs | None] | None = None          # None: nobody asked
     nan_rows: list[int] = field(default_factory=list)      # rows whose logits were not finite; token_ids[row] is void
     empty_mask_rows: list[int] = field(default_factory=list)  # rows whose mask allows nothing; token_ids[row] is void
-    late_rows: list[int] = field(default_factory=list)     # rows whose mask was not there: to be resampled
+    late_rows: list[int] = field(default_factory=list)     # rows whose mask was not there: to be sampled later
     scores: list[list[Logprobs]] = field(default_factory=list)  # of SchedulerOutput.scored, a list for each
 
 
@@ -150,17 +171,25 @@ EMPTY_MASK = RequestError(500, "The grammar allows no token here.", code="empty_
 def row_errors(output: SchedulerOutput, result: StepResult) -> Iterator[tuple[ScheduledSequence, RequestError]]:
     """Rows that have no token and never will."""
     rows = output.sampling_rows
-    yield from ((rows[number], NAN_LOGITS) for number in result.nan_rows)
-    yield from ((rows[number], EMPTY_MASK) for number in result.empty_mask_rows)
+    yield from ((rows[number], NAN_LOGITS) for number in result.nan_rows if not rows[number].is_stale)
+    yield from ((rows[number], EMPTY_MASK) for number in result.empty_mask_rows if not rows[number].is_stale)
     for chunk, scores in zip(output.scored, result.scores):
         if any(math.isnan(score.logprob) for score in scores):
             yield chunk.row, NAN_LOGITS
 
 
 def mark_late(output: SchedulerOutput, result: StepResult) -> None:
-    """Sequences whose mask was late have computed their token, but not sampled it."""
+    """Sequences whose mask was late have computed their token, but not sampled it.
+
+    A row behind it that is on its way samples that one, and computes nothing; where there is none, the next step must.
+    """
     rows = output.sampling_rows
     for number in result.late_rows:
         sequence = rows[number].sequence
+        if rows[number].is_stale:
+            continue
         sequence.num_sampled_tokens -= 1
-        sequence.is_late = True
+        if not sequence.has_tokens_in_flight:
+            sequence.is_late = True
+        elif sequence.status == SequenceStatus.RUNNING:
+            sequence.num_computed_tokens -= 1

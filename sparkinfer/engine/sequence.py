@@ -15,6 +15,10 @@ SlotId = NewType("SlotId", int)    # row of everything the device keeps per runn
 
 NO_SLOT = SlotId(-1)
 
+# Steps on their way that sample tokens of a sequence with masks, when another one is launched: the mask for a token
+# takes the token before it, so that more would only wait for each other.
+MAX_HELD_AHEAD = 1
+
 
 class SequenceStatus(IntEnum):
     """Ordered: everything from FINISHED on is over."""
@@ -57,7 +61,7 @@ class Sequence:
     client_id: int = 0                   # whose fair share it is
 
     hints: PrefixHints = NO_HINTS
-    mask_row: int = NO_MASK_ROW          # where a MaskSource has its masks; then it never runs ahead of the host
+    mask_row: int = NO_MASK_ROW          # where a MaskSource has its masks; then it is at most MAX_HELD_AHEAD ahead
 
     arrival_number: int = -1             # set by Scheduler.add when it waits or runs; breaks ties of priority
     status: SequenceStatus = SequenceStatus.WAITING
@@ -106,7 +110,8 @@ class Sequence:
     @property
     def can_decode(self) -> bool:
         """Whether another token may be scheduled."""
-        if self.mask_row != NO_MASK_ROW and self.has_tokens_in_flight:
+        num_in_flight = self.num_sampled_tokens - len(self.output_token_ids)
+        if self.mask_row != NO_MASK_ROW and num_in_flight > MAX_HELD_AHEAD:
             return False
         return self.num_sampled_tokens < self.max_output_tokens
 

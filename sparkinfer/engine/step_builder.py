@@ -41,7 +41,9 @@ class StepBuilder:
         first_new_block = len(sequence.block_table) - len(new_blocks)
         output = self.output
         output.scheduled.append(
-            ScheduledSequence(sequence, sequence.slot, start, 1, None, first_new_block, new_blocks, True)
+            ScheduledSequence(
+                sequence, sequence.slot, start, 1, None, first_new_block, new_blocks, True, None, sequence.mask_row
+            )
         )
         output.num_tokens += 1
         output.num_decode_tokens += 1
@@ -51,7 +53,9 @@ class StepBuilder:
     def add_late(self, sequence: Sequence) -> None:
         """Sample again for a sequence whose tokens are all computed."""
         start = sequence.num_computed_tokens
-        row = ScheduledSequence(sequence, sequence.slot, start, 0, None, len(sequence.block_table), (), True)
+        row = ScheduledSequence(
+            sequence, sequence.slot, start, 0, None, len(sequence.block_table), (), True, None, sequence.mask_row
+        )
         self.output.resampled.append(row)
         sequence.num_sampled_tokens += 1
         sequence.is_late = False
@@ -66,14 +70,15 @@ class StepBuilder:
         first_new_block = len(sequence.block_table)
         if sequence.is_new_in_slot:
             output_token_ids = tuple(sequence.output_token_ids)
-            admitted = Admission(sequence.sampling, sequence.prompt_token_ids, output_token_ids, sequence.mask_row)
+            admitted = Admission(sequence.sampling, sequence.prompt_token_ids, output_token_ids)
             first_new_block = 0
             sequence.is_new_in_slot = False
         new_blocks = tuple(sequence.block_table[first_new_block:])
         token_ids = sequence.token_ids(start, start + num_tokens)
         self.output.scheduled.append(
             ScheduledSequence(
-                sequence, sequence.slot, start, num_tokens, token_ids, first_new_block, new_blocks, samples, admitted
+                sequence, sequence.slot, start, num_tokens, token_ids, first_new_block, new_blocks, samples, admitted,
+                sequence.mask_row,
             )
         )
         self.output.num_tokens += num_tokens

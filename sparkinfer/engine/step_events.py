@@ -1,7 +1,8 @@
 """What comes of a step's tokens: their sequences take them in, and the world outside the engine hears of them.
 
 Tokens that a grammar leaves no choice about need no sampling: they are taken at once, and the next step computes them
-together, as it does the tokens of a prompt. Knows sequences and token ids; never how they are sent, or grammars.
+together, as it does the tokens of a prompt; a row on its way that samples one of them is stale. Knows sequences and
+token ids; never how they are sent, or grammars.
 """
 
 from __future__ import annotations
@@ -59,10 +60,9 @@ class OutputTokens:
         self.forced: MaskSource | None = None
         self._block_size = block_size
 
-    def take(self, row: ScheduledSequence, token_id: int, events: StepEvents) -> FinishReason | None:
-        """Add what was sampled after `row` to its sequence and to the news; why it ends with that, if it does."""
-        sequence = row.sequence
-        tokens = self._with_forced(row, token_id)
+    def take(self, sequence: Sequence, token_id: int, events: StepEvents) -> FinishReason | None:
+        """Add what was sampled to the sequence and to the news; why it ends with that, if it does."""
+        tokens = self._with_forced(sequence, token_id)
         for token in tokens:
             if token in sequence.stop_token_ids:
                 return FinishReason.STOP
@@ -76,12 +76,11 @@ class OutputTokens:
             sequence.num_prefill_tokens = sequence.num_known_tokens
         return None
 
-    def _with_forced(self, row: ScheduledSequence, token_id: int) -> TokenIds[int]:
+    def _with_forced(self, sequence: Sequence, token_id: int) -> TokenIds[int]:
         """The token, and those after it that have room in the blocks that the sequence has."""
-        sequence = row.sequence
         if self.forced is None or sequence.mask_row == NO_MASK_ROW or not _can_jump(sequence):
             return (token_id,)
-        position = row.start + row.num_tokens
+        position = sequence.num_tokens
         forced = self.forced.forced(sequence.mask_row, position)
         if len(forced) < 2 or forced[0] != token_id:
             return (token_id,)

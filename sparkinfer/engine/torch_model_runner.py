@@ -14,7 +14,7 @@ from sparkinfer.engine.host_copies import HostCopies
 from sparkinfer.engine.input_batch import InputBatch, StepInputs
 from sparkinfer.engine.kv_cache import KVCache
 from sparkinfer.engine.mask_gate import MaskGate
-from sparkinfer.engine.mask_source import MaskSource
+from sparkinfer.engine.mask_source import NO_MASK_ROW, MaskSource
 from sparkinfer.engine.model_runner import DeviceMemoryError
 from sparkinfer.engine.sampler import Sampler
 from sparkinfer.engine.sampling_batch import SamplingBatch, SamplingSlots
@@ -38,10 +38,20 @@ class TorchStepHandle:
         return self.future.result()
 
 
+@dataclass(frozen=True, slots=True)
+class PreparedStep:
+    """A step as it is run, and what is known of it beforehand; inputs None: it computes nothing."""
+
+    output: SchedulerOutput
+    inputs: StepInputs | None
+    sampling: SamplingBatch | None
+
+
 class TorchModelRunner:
     """`launch` prepares a step on the caller's thread; forward, sampling and all device state are the runner's.
 
-    State that both sides use is handed over inside the step, so neither waits for the other.
+    What a step that continues constrained sequences computes depends on the masks of the step before it. It is
+    prepared on the runner's thread, and so is what is launched until that is done: preparing has one thread at a time.
     """
 
     def __init__(
@@ -60,16 +70,17 @@ class TorchModelRunner:
         self._sampler = Sampler(model.hparams.vocab_size, device)
         self._mask_gate = MaskGate(model.hparams.vocab_size)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model_runner")
+        self._prepared: Future[PreparedStep] = Future()
+        self._prepared.set_result(PreparedStep(SchedulerOutput(), None, None))
 
     def launch(self, output: SchedulerOutput) -> TorchStepHandle:
-        """Prepare a step and put it behind those launched before."""
-        for row in output.scheduled:
-            if row.admitted is not None:
-                self._sampling_slots.admit(row.slot, row.admitted)
-        inputs = self._input_batch.build(output) if output.scheduled else None
-        rows = output.sampling_rows
-        sampling = self._sampling_slots.build(rows) if rows else None
-        return TorchStepHandle(self._thread.submit(self._run, output, inputs, sampling))
+        """Put a step behind those launched before, prepared if may be."""
+        if not self._prepared.done() or any(row.mask_row != NO_MASK_ROW for row in output.rows):
+            self._prepared = self._thread.submit(self._prepare, output)
+        else:
+            self._prepared = Future()
+            self._prepared.set_result(self._prepare(output))
+        return TorchStepHandle(self._thread.submit(self._run, self._prepared))
 
     def set_mask_source(self, source: MaskSource) -> None:
         """Where the masks of constrained sequences are read, on the runner's thread; before the first of them."""
@@ -82,11 +93,21 @@ class TorchModelRunner:
         """Wait for the steps launched and end the thread."""
         self._thread.shutdown()
 
-    def _run(self, output: SchedulerOutput, inputs: StepInputs | None, sampling: SamplingBatch | None) -> StepResult:
+    def _prepare(self, output: SchedulerOutput) -> PreparedStep:
+        output = self._mask_gate.settle(output)
+        for row in output.scheduled:
+            if row.admitted is not None:
+                self._sampling_slots.admit(row.slot, row.admitted)
+        rows = output.sampling_rows
+        sampling = self._sampling_slots.build(rows) if rows else None
+        return PreparedStep(output, self._input_batch.build(output), sampling)
+
+    def _run(self, prepared: Future[PreparedStep]) -> StepResult:
         try:
             with torch.inference_mode():
-                self._copies.run(output)
-                return self._forward_and_sample(output, inputs, sampling)
+                step = prepared.result()
+                self._copies.run(step.output)
+                return self._forward_and_sample(step.output, step.inputs, step.sampling)
         except RuntimeError as error:
             if isinstance(error, torch.OutOfMemoryError) or CPU_OUT_OF_MEMORY in str(error):
                 raise DeviceMemoryError("There is no memory left for a step of this size.") from error
@@ -97,19 +118,17 @@ class TorchModelRunner:
     ) -> StepResult:
         gate, logits = self._mask_gate, None
         scores: list[list[Logprobs]] = []
-        gate.admit(output)
         if inputs is not None:
             self._input_batch.feed(inputs)
             pools = self._kv_cache, self._state_pool
-            logits, scores = prompt_scores.forward(self._model, inputs.forward_batch, *pools, output)
+            logits, scores = prompt_scores.forward(self._model, inputs.forward_batch, *pools, output.computed)
         if sampling is None:
             return StepResult([], scores=scores)
         logits = gate.with_late(logits, output)
         gated = gate.gate(logits, output)
-        if gated.masks is not None or gated.late:
-            sampling = dataclasses.replace(sampling, masks=gated.masks, void_rows=(*gated.late, *gated.empty))
+        if gated.masks is not None or gated.void:
+            sampling = dataclasses.replace(sampling, masks=gated.masks, void_rows=gated.void)
         sampled = self._sampler.sample(logits, sampling)
         self._input_batch.store([row.slot for row in output.sampling_rows], sampled.token_ids)
-        void = {*gated.late, *gated.empty}
-        nan_rows = [row for row in (~sampled.is_finite).nonzero()[:, 0].tolist() if row not in void]
+        nan_rows = [row for row in (~sampled.is_finite).nonzero()[:, 0].tolist() if row not in gated.void]
         return StepResult(sampled.token_ids.tolist(), sampled.logprobs, nan_rows, gated.empty, gated.late, scores)

@@ -47,7 +47,7 @@ def random_sentence(seed: int) -> Sentence:
 
 
 def answer(source: Sentence, *, jumps: bool, controls: dict | None = None, **rig: object) -> tuple[list[int], int]:
-    """The tokens of one answer, beside two others, and the steps that it took."""
+    """The tokens of one answer, beside two others, and the steps that it took to its end."""
     with Rig(**rig) as made:
         made.runner.set_mask_source(source)
         if jumps:
@@ -55,9 +55,12 @@ def answer(source: Sentence, *, jumps: bool, controls: dict | None = None, **rig
         submit(made.engine, 0, PROMPT, {"max_tokens": 60, "ignore_eos": True} | (controls or {}), 0)
         submit(made.engine, 1, [1, 2], {"max_tokens": 30, "ignore_eos": True}, None)
         submit(made.engine, 2, [9] * 20, {"max_tokens": 30, "ignore_eos": True}, None)
+        while (0, 0) not in made.sink.finished:
+            made.engine.step()
+        num_steps = made.engine.stats.num_steps
         run(made.engine)
         made.engine.check_integrity()
-        return made.sink.tokens[0, 0], made.engine.stats.num_steps
+        return made.sink.tokens[0, 0], num_steps
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -113,11 +113,9 @@ def test_emptiness_is_a_matter_of_the_vocabulary() -> None:
     gate = MaskGate(35)
     rows = [set(), {35, 40, 63}, {34}, {0}, {31}, {33, 63}]
     gate.source = Grammar(lambda mask_row, position: rows[mask_row], vocab_size=64)
-    admitted = [Admission(SamplingParams(max_tokens=1), [1], (), mask_row) for mask_row in range(6)]
     output = SchedulerOutput(
-        [ScheduledSequence(None, slot, 0, 1, [1], 0, (), True, admitted[slot]) for slot in range(6)], 6
+        [ScheduledSequence(None, slot, 0, 1, [1], 0, (), True, None, mask_row=slot) for slot in range(6)], 6
     )
-    gate.admit(output)
     gated = gate.gate(torch.zeros(6, 35), output)
     assert (gated.empty, gated.late) == ([0, 1], [])
 
@@ -237,7 +235,7 @@ def test_nan_behind_a_mask_ends_its_sequence() -> None:
 def test_scripts_obey_masks(most_late: int) -> None:
     runner = ScriptedModelRunner(cycle_script([5, 6, 7], 6, EOS), 64, 4)
     allowed = {2: {5, 9}, 3: {9, 8}, 4: {7}, 5: {33}, 6: set()}
-    grammar = Grammar(lambda mask_row, position: allowed[position], lambda *_: most_late, vocab_size=40)
+    grammar = Grammar(lambda mask_row, position: allowed.get(position, set()), lambda *_: most_late, vocab_size=40)
     runner.set_mask_source(grammar, 40)
     engine, sink = make_engine(runner)
     submit(engine, 0, [1, 1], {"max_tokens": 9, "logprobs": 1}, 3)
