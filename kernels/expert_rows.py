@@ -108,11 +108,14 @@ def _run_products(
 
 @gluon.jit
 def _expert_rows_kernel(
-    q_ptr, h_ptr, s_ptr, d_ptr, uq_ptr, uh_ptr, us_ptr, ud_ptr, x_ptr, y_ptr, order_ptr, runs_ptr, num_runs_ptr,
+    q_ptr, h_ptr, s_ptr, d_ptr, uq_ptr, uh_ptr, us_ptr, ud_ptr, x_ptr, y_ptr, order_ptr, runs_ptr, num_runs_ptr, factor,
     FMT: gl.constexpr, COLS: gl.constexpr, NUM_ROWS: gl.constexpr, TOP_K: gl.constexpr, M: gl.constexpr,
     STAGES: gl.constexpr, IS_PAIR: gl.constexpr, HAS_WGMMA: gl.constexpr, PDL: gl.constexpr,
 ):
-    """IS_PAIR: y[sorted row] = silu(gate x[token]) * (up x[token]), packed; else y[pair] = down x[sorted row]."""
+    """IS_PAIR: y[sorted row] = silu(gate x[token]) * (up x[token]), packed; else y[pair] = down x[sorted row].
+
+    factor: of y
+    """
     TILES: gl.constexpr = NUM_ROWS // 64
     if PDL:
         if IS_PAIR:
@@ -144,14 +147,15 @@ def _expert_rows_kernel(
         if IS_PAIR:
             place = out_row // 128 * 128 + out_row // 4 % 4 * 32 + out_row // 16 % 2 * 16 + out_row // 2 % 2 * 8
             place += out_row // 32 % 4 * 2 + out_row % 2
-            h = acc / (1.0 + gl.exp(-acc)) * (other_acc * (1.0 / SCALE))
-            h = gl.minimum(gl.maximum(h, -F16_MAX), F16_MAX).to(gl.float16)
-            gl.store(y_ptr + (gl.expand_dims(first + token, 0).to(gl.int64) * NUM_ROWS + place), h, mask=real)
+            h = acc / (1.0 + gl.exp(-acc)) * (other_acc * (1.0 / SCALE)) * factor
+            place += gl.expand_dims(first + token, 0).to(gl.int64) * NUM_ROWS
+            gl.store(y_ptr + place, h.to(gl.float16), mask=real)
         else:
             OUT: gl.constexpr = gl.BlockedLayout([8, 1], [8, 4], [1, 4], [0, 1])  # a token's rows side by side
             out_row = first_row + gl.expand_dims(gl.arange(0, 64, gl.SliceLayout(1, OUT)), 1)
             token = gl.arange(0, M, gl.SliceLayout(0, OUT))
             pair = gl.load(order_ptr + first + gl.minimum(token, count - 1)).to(gl.int64)
+            acc = acc * factor
             if y_ptr.dtype.element_ty == gl.float16:
                 acc = gl.minimum(gl.maximum(acc, -F16_MAX), F16_MAX)
             y = gl.convert_layout(acc.to(y_ptr.dtype.element_ty), OUT)
@@ -173,41 +177,47 @@ class _Launch:
     other: QuantWeight
     rows: int
     is_pair: bool
+    factor: float
     pdl: bool
 
     def run(self, x: Tensor, y: Tensor, runs: Runs, top_k: int) -> None:
         planes = [p for w in (self.weight, self.other) for p in (w.quants, w.high, w.scales, w.supers)]
         _expert_rows_kernel[(self.rows // ROWS * runs.most,)](
-            *planes, x, y, runs.order, runs.table, runs.count, FMT=int(self.weight.format), COLS=self.weight.num_cols,
-            NUM_ROWS=self.rows, TOP_K=top_k, M=runs.length, STAGES=STAGES, IS_PAIR=self.is_pair,
-            HAS_WGMMA=has_wgmma(x), PDL=self.pdl, num_warps=4, **({"launch_pdl": True} if self.pdl else {}),
+            *planes, x, y, runs.order, runs.table, runs.count, self.factor, FMT=int(self.weight.format),
+            COLS=self.weight.num_cols, NUM_ROWS=self.rows, TOP_K=top_k, M=runs.length, STAGES=STAGES,
+            IS_PAIR=self.is_pair, HAS_WGMMA=has_wgmma(x), PDL=self.pdl, num_warps=4,
+            **({"launch_pdl": True} if self.pdl else {}),
         )
 
 
 def expert_gate_up(
     x: Tensor, gate: QuantWeight, up: QuantWeight, runs: Runs, top_k: int, num_experts: int, out: Tensor,
-    pdl: bool = False,
+    pdl: bool = False, factor: float = 1.0,
 ) -> None:
-    """silu(gate x) * (up x) of every (token, expert) pair, sorted by expert.
+    """factor * silu(gate x) * (up x) of every (token, expert) pair, sorted by expert.
 
     x:         [num_tokens, hidden] f16 in the order of `pack_halves`
     gate, up:  [num_experts * ffn, hidden] of one format, as `fits` wants them
     runs:      of the pairs, `sort_tokens`
     out:       [num_tokens * top_k, ffn] f16, written in the order of `pack_halves`
+    factor:    power of two that keeps the products within f16
     """
-    _Launch(gate, up, gate.num_rows // num_experts, is_pair=True, pdl=pdl).run(x, out, runs, top_k)
+    _Launch(gate, up, gate.num_rows // num_experts, is_pair=True, factor=factor, pdl=pdl).run(x, out, runs, top_k)
 
 
 def expert_down(
-    h: Tensor, down: QuantWeight, runs: Runs, top_k: int, num_experts: int, out: Tensor, pdl: bool = False
+    h: Tensor, down: QuantWeight, runs: Runs, top_k: int, num_experts: int, out: Tensor, pdl: bool = False,
+    h_factor: float = 1.0,
 ) -> None:
     """down h of every pair, put where the pair was before it was sorted.
 
     h:     [num_tokens * top_k, ffn], of `expert_gate_up`
     down:  [num_experts * hidden, ffn]
-    out:   [num_tokens * top_k, hidden] f32 or f16, written
+    out:   [num_tokens * top_k, hidden] f32 or f16 (what exceeds it is the largest that does not), written
+    h_factor: that h was multiplied by; taken out again
     """
-    _Launch(down, down, down.num_rows // num_experts, is_pair=False, pdl=pdl).run(h, out, runs, top_k)
+    launch = _Launch(down, down, down.num_rows // num_experts, is_pair=False, factor=1.0 / h_factor, pdl=pdl)
+    launch.run(h, out, runs, top_k)
 
 
 def run_length(num_tokens: int, top_k: int, num_experts: int) -> int:

@@ -18,7 +18,7 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, warpgroup_mma, warpgroup_mma_wait
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from kernels.fragments import SCALE, fragment, from_row, load_group, tile_layout, unpack
+from kernels.fragments import WEIGHT_SCALE, fragment, from_row, load_group, tile_layout, unpack
 from kernels.quant_format import QuantFormat, QuantWeight
 
 GROUP = 128          # columns of a step
@@ -42,8 +42,8 @@ def _fetch(x_ptr, buffer, group, is_real, M: gl.constexpr, COLS: gl.constexpr):
 
 @gluon.jit
 def _many_rows_kernel(
-    q_ptr, h_ptr, s_ptr, d_ptr, num_rows, x_ptr, y_ptr, stride_y, stride_split, FMT: gl.constexpr, COLS: gl.constexpr,
-    M: gl.constexpr, STAGES: gl.constexpr, HAS_WGMMA: gl.constexpr, PDL: gl.constexpr,
+    q_ptr, h_ptr, s_ptr, d_ptr, num_rows, x_ptr, y_ptr, stride_y, stride_split, factor, FMT: gl.constexpr,
+    COLS: gl.constexpr, M: gl.constexpr, STAGES: gl.constexpr, HAS_WGMMA: gl.constexpr, PDL: gl.constexpr,
 ):
     ACC: gl.constexpr = (
         gl.NVMMADistributedLayout([3, 0], [4, 1], [16, M, 16]) if HAS_WGMMA
@@ -90,7 +90,7 @@ def _many_rows_kernel(
     async_copy.wait_group(0)
     out_row = first_row + gl.expand_dims(gl.arange(0, 64, gl.SliceLayout(1, ACC)), 1)
     token = gl.expand_dims(gl.arange(0, M, gl.SliceLayout(0, ACC)), 0)
-    gl.store(y_ptr + split * stride_split + token * stride_y + out_row, acc * (1.0 / SCALE), mask=out_row < num_rows)
+    gl.store(y_ptr + split * stride_split + token * stride_y + out_row, acc * factor, mask=out_row < num_rows)
 
 
 def fits(weight: QuantWeight, num_tokens: int) -> bool:
@@ -111,16 +111,18 @@ def has_wgmma(x: Tensor) -> bool:
     return x.is_cuda and torch.cuda.get_device_capability(x.device)[0] == 9
 
 
-def many_rows(x: Tensor, weight: QuantWeight, out: Tensor, pdl: bool = False) -> None:
+def many_rows(x: Tensor, weight: QuantWeight, out: Tensor, pdl: bool = False, x_factor: float = 1.0) -> None:
     """Products of one matrix, cut along the columns into out.shape[0] parts that are still to be added up.
 
     x:          [num_tokens, num_cols] f16 in the order of `pack_halves`; num_tokens 16, 32, 64 or 128
     weight:     [num_rows, num_cols], one of FORMATS, num_cols a multiple of 128 (Q4_K, Q5_K, Q6_K: 256)
     out:        [num_splits, num_tokens, num_rows or a slice of a wider row] f32, rows contiguous, written
+    x_factor:   power of two that x was multiplied by; taken out again
     """
     splits, num_tokens, _ = out.shape
     _many_rows_kernel[(triton.cdiv(weight.num_rows, ROWS), splits)](
         weight.quants, weight.high, weight.scales, weight.supers, weight.num_rows, x, out, out.stride(1), out.stride(0),
+        1.0 / (WEIGHT_SCALE * x_factor),
         FMT=int(weight.format), COLS=weight.num_cols, M=num_tokens, STAGES=STAGES,
         HAS_WGMMA=has_wgmma(x), PDL=pdl, num_warps=4, **({"launch_pdl": True} if pdl else {}),
     )

@@ -129,16 +129,23 @@ def project_normed(x: NormedRows, weights: Sequence[QuantWeight], out: Tensor, p
             add_parts(normed_parts(x, weight, pdl), target, pdl)
 
 
-def feed_forward_parts(x: NormedRows, gate: QuantWeight, up: QuantWeight, down: QuantWeight, pdl: bool) -> Tensor:
-    """down(silu(gate x) * up x), [num_splits, num_tokens, num_rows] f32, still to be added up."""
-    h = add_parts_swiglu_packed(normed_parts(x, gate, pdl), normed_parts(x, up, pdl), pdl)
-    return _many_parts(h, down, pdl)
+def feed_forward_parts(
+    x: NormedRows, matrices: tuple[QuantWeight, QuantWeight, QuantWeight], factor: float, pdl: bool
+) -> Tensor:
+    """down(silu(gate x) * up x), [num_splits, num_tokens, num_rows] f32, still to be added up.
+
+    matrices:  gate, up, down
+    factor:    power of two that keeps the middle within f16 (`half_factor`)
+    """
+    gate, up, down = matrices
+    h = add_parts_swiglu_packed(normed_parts(x, gate, pdl), normed_parts(x, up, pdl), factor, pdl)
+    return _many_parts(h, down, pdl, factor)
 
 
-def _many_parts(packed: Tensor, weight: QuantWeight, pdl: bool) -> Tensor:
+def _many_parts(packed: Tensor, weight: QuantWeight, pdl: bool, x_factor: float = 1.0) -> Tensor:
     shape = (num_splits(weight), packed.shape[0], weight.num_rows)
     parts = torch.empty(shape, dtype=torch.float32, device=packed.device)
-    many_rows(packed, weight, parts, pdl)
+    many_rows(packed, weight, parts, pdl, x_factor)
     return parts
 
 

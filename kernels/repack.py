@@ -60,8 +60,8 @@ def concat_rows(weights: list[QuantWeight]) -> QuantWeight:
     return _with_planes(first, joined)
 
 
-def select_rows(weight: QuantWeight, rows: Tensor) -> QuantWeight:
-    """The matrix that has rows `rows` [num_selected] int64 of `weight`, in their order."""
+def select_rows(weight: QuantWeight, rows: Tensor | slice) -> QuantWeight:
+    """The matrix that has rows `rows` ([num_selected] int64, or some that follow each other) of `weight`, in order."""
     return _with_planes(weight, [getattr(weight, name)[rows] for name in _PLANES])
 
 

@@ -16,7 +16,6 @@ from kernels.activation import emit_blocks, quantize_blocks
 from kernels.quant_format import QuantActivation
 
 BLOCK = 256  # columns a program finishes
-F16_MAX = tl.constexpr(65504.0)
 
 
 @triton.jit
@@ -80,7 +79,7 @@ def _swiglu_kernel(
 
 @triton.jit
 def _swiglu_packed_kernel(
-    gate_ptr, up_ptr, y_ptr, stride_split, FFN: tl.constexpr, SPLITS: tl.constexpr, BLOCK: tl.constexpr,
+    gate_ptr, up_ptr, y_ptr, stride_split, factor, FFN: tl.constexpr, SPLITS: tl.constexpr, BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):
     m = tl.program_id(1)
@@ -90,8 +89,7 @@ def _swiglu_packed_kernel(
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = column < FFN
     gate = _sum(gate_ptr + m * FFN, column, inside, stride_split, SPLITS)
-    h = gate / (1.0 + tl.exp(-gate)) * _sum(up_ptr + m * FFN, column, inside, stride_split, SPLITS)
-    h = tl.minimum(tl.maximum(h, -F16_MAX), F16_MAX)
+    h = gate / (1.0 + tl.exp(-gate)) * _sum(up_ptr + m * FFN, column, inside, stride_split, SPLITS) * factor
     place = column // 128 * 128 + column // 4 % 4 * 32 + column // 16 % 2 * 16 + column // 2 % 2 * 8
     place += column // 32 % 4 * 2 + column % 2
     tl.store(y_ptr + m * FFN + place, h.to(tl.float16), mask=inside)
@@ -138,14 +136,15 @@ def add_parts_swiglu(gate: Tensor, up: Tensor, out: QuantActivation, pdl: bool =
     )
 
 
-def add_parts_swiglu_packed(gate: Tensor, up: Tensor, pdl: bool = False) -> Tensor:
-    """silu(sum of gate's parts) * (sum of up's), [num_tokens, ffn] f16 as `many_rows` wants it.
+def add_parts_swiglu_packed(gate: Tensor, up: Tensor, factor: float, pdl: bool = False) -> Tensor:
+    """factor * silu(sum of gate's parts) * (sum of up's), [num_tokens, ffn] f16 as `many_rows` wants it.
 
     gate, up:  [num_splits, num_tokens, ffn] f32, contiguous, ffn a multiple of 128
+    factor:    power of two that keeps the products within f16
     """
     splits, num_tokens, ffn = gate.shape
     out = torch.empty(num_tokens, ffn, dtype=torch.float16, device=gate.device)
     _swiglu_packed_kernel[(triton.cdiv(ffn, BLOCK), num_tokens)](
-        gate, up, out, gate.stride(0), FFN=ffn, SPLITS=splits, BLOCK=BLOCK, **_options(pdl)
+        gate, up, out, gate.stride(0), factor, FFN=ffn, SPLITS=splits, BLOCK=BLOCK, **_options(pdl)
     )
     return out

@@ -67,7 +67,7 @@ def test_a_prompts_experts(num_tokens: int) -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
     gate, up = (random_weight(EXPERTS * FFN, HIDDEN, QuantFormat.Q4_K, "cuda", seed=seed) for seed in (1, 2))
     down = random_weight(EXPERTS * HIDDEN, FFN, QuantFormat.Q5_K, "cuda", seed=3)
-    ffn = ExpertFFN(random_weight(EXPERTS, HIDDEN, QuantFormat.F32, "cuda"), gate, up, down, None, TOP_K)
+    ffn = ExpertFFN(random_weight(EXPERTS, HIDDEN, QuantFormat.F32, "cuda"), gate, up, down, None, TOP_K, 0.25)
     x, logits = torch.randn(num_tokens, HIDDEN, device="cuda") * 0.01, torch.randn(num_tokens, EXPERTS, device="cuda")
     out, weights = experts.grouped_experts(x, logits, ffn)
     ids, _ = experts.choose(logits[None], ffn)

@@ -70,7 +70,8 @@ def _gluon(kernel: Any, kind: QuantFormat, constants: dict[str, object], others:
 def many_rows(target: GPUTarget) -> int:
     """The Gluon kernel of every format, and of fewest and most rows for one; returns how many that are."""
     jobs = [(kind, 32) for kind in FORMATS] + [(QuantFormat.Q4_K, 16), (QuantFormat.Q4_K, 128)]
-    others = {"x_ptr": "*fp16", "y_ptr": "*fp32", "num_rows": "i32", "stride_y": "i32", "stride_split": "i32"}
+    others = {"x_ptr": "*fp16", "y_ptr": "*fp32", "num_rows": "i32", "stride_y": "i32", "stride_split": "i32",
+              "factor": "fp32"}
     for kind, num_tokens in jobs:
         constants = {"FMT": int(kind), "COLS": 2048, "M": num_tokens, "STAGES": STAGES,
                      "HAS_WGMMA": int(target.arch) == 90, "PDL": int(target.arch) >= 90}
@@ -81,7 +82,7 @@ def many_rows(target: GPUTarget) -> int:
 def expert_rows(target: GPUTarget) -> int:
     """Both halves, runs of few and of many; returns how many that are."""
     jobs = [(QuantFormat.Q4_K, 8, True), (QuantFormat.Q4_K, 128, True), (QuantFormat.Q6_K, 64, False)]
-    others = {"x_ptr": "*fp16", "order_ptr": "*i32", "runs_ptr": "*i32", "num_runs_ptr": "*i32"}
+    others = {"x_ptr": "*fp16", "order_ptr": "*i32", "runs_ptr": "*i32", "num_runs_ptr": "*i32", "factor": "fp32"}
     for kind, length, is_pair in jobs:
         constants = {"FMT": int(kind), "COLS": 2048, "NUM_ROWS": 512, "TOP_K": 8, "M": length,
                      "STAGES": EXPERT_STAGES, "IS_PAIR": is_pair, "HAS_WGMMA": int(target.arch) == 90,
@@ -108,7 +109,7 @@ def around_experts() -> None:
     add_parts(parts, torch.zeros(16, 512))
     add_parts_residual(torch.zeros(2, 16, 2048), residual, torch.zeros(2048), x)
     add_parts_swiglu(parts, parts, poisoned_activation(16, 512))
-    add_parts_swiglu_packed(parts, parts)
+    add_parts_swiglu_packed(parts, parts, 0.5)
 
 
 def compile_all(name: str) -> int:

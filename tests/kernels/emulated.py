@@ -13,9 +13,11 @@ from kernels.sort_tokens import Runs
 from sparkinfer.model.cuda import experts
 
 
-def many_rows(x: torch.Tensor, weight: QuantWeight, out: torch.Tensor, pdl: bool = False) -> None:
+def many_rows(
+    x: torch.Tensor, weight: QuantWeight, out: torch.Tensor, pdl: bool = False, x_factor: float = 1.0
+) -> None:
     """Parts of the columns, the activation's columns put back in order."""
-    plain = in_order(x)
+    plain = in_order(x) / x_factor
     bounds = [weight.num_cols // 128 * split // len(out) * 128 for split in range(len(out) + 1)]
     values = dequantize(weight)
     for part, first, last in zip(out, bounds, bounds[1:], strict=False):
@@ -35,21 +37,21 @@ def _runs(runs: Runs) -> list[list[int]]:
 
 def expert_gate_up(
     x: torch.Tensor, gate: QuantWeight, up: QuantWeight, runs: Runs, top_k: int, num_experts: int, out: torch.Tensor,
-    pdl: bool = False,
+    pdl: bool = False, factor: float = 1.0,
 ) -> None:
     gates, ups = (dequantize(w).view(num_experts, -1, w.num_cols) for w in (gate, up))
     plain, order = in_order(x), fragment_order(out.shape[1])
     for expert, first, count, _ in _runs(runs):
         rows = plain[runs.order[first : first + count].long() // top_k]
-        h = torch.nn.functional.silu(rows @ gates[expert].T) * (rows @ ups[expert].T)
+        h = torch.nn.functional.silu(rows @ gates[expert].T) * (rows @ ups[expert].T) * factor
         out[first : first + count] = h[:, order].half()
 
 
 def expert_down(
     h: torch.Tensor, down: QuantWeight, runs: Runs, top_k: int, num_experts: int, out: torch.Tensor,
-    pdl: bool = False,
+    pdl: bool = False, h_factor: float = 1.0,
 ) -> None:
-    downs, plain = dequantize(down).view(num_experts, -1, down.num_cols), in_order(h)
+    downs, plain = dequantize(down).view(num_experts, -1, down.num_cols), in_order(h) / h_factor
     for expert, first, count, _ in _runs(runs):
         pairs = runs.order[first : first + count].long()
         out[pairs] = (plain[first : first + count] @ downs[expert].T).to(out.dtype)

@@ -12,6 +12,7 @@ from kernels.quant_format import QuantFormat, QuantWeight
 from kernels.repack import concat_rows
 from kernels.rope_store_kv import HeadShape
 from sparkinfer.model.cuda.decode import DecodeInputs
+from sparkinfer.model.cuda.half_factor import half_factor
 from sparkinfer.model.cuda.weights import (
     AttentionLayer,
     DecodeLayer,
@@ -120,28 +121,31 @@ def _mixer(maker: _Maker, shape: ModelShape, index: int) -> AttentionLayer | Del
                                                                                   shape.projection))
 
 
-def _ffn(maker: _Maker, shape: ModelShape, index: int) -> DenseFFN | ExpertFFN:
+def _ffn(maker: _Maker, shape: ModelShape, index: int, norm: Tensor) -> DenseFFN | ExpertFFN:
     down = shape.more if shape.has_more_bits(index) and shape.down == Q4_K else shape.down
     if not shape.experts:
         gate, up = (maker.weight(shape.ffn, shape.hidden, shape.gate_up) for _ in range(2))
-        return DenseFFN(gate, up, maker.weight(shape.hidden, shape.ffn, down))
+        return DenseFFN(gate, up, maker.weight(shape.hidden, shape.ffn, down), half_factor(gate, up, norm))
     router = maker.weight(shape.experts + shape.has_shared, shape.hidden, F32, 0.02)
     gate, up = (maker.weight(shape.experts * shape.ffn, shape.hidden, shape.gate_up) for _ in range(2))
-    shared = None
+    shared, shared_factor = None, 1.0
     if shape.has_shared:
         halves = [maker.weight(shape.ffn, shape.hidden, Q8_0) for _ in range(2)]
         shared = (*halves, maker.weight(shape.hidden, shape.ffn, Q8_0))
-    return ExpertFFN(router, gate, up, maker.weight(shape.experts * shape.hidden, shape.ffn, down), shared, shape.top_k)
+        shared_factor = half_factor(*halves, norm)
+    return ExpertFFN(router, gate, up, maker.weight(shape.experts * shape.hidden, shape.ffn, down), shared, shape.top_k,
+                     half_factor(gate, up, norm), shared_factor)
+
+
+def _layer(maker: _Maker, shape: ModelShape, index: int) -> DecodeLayer:
+    attn_norm, mixer, ffn_norm = maker.vector(shape.hidden), _mixer(maker, shape, index), maker.vector(shape.hidden)
+    return DecodeLayer(attn_norm, mixer, ffn_norm, _ffn(maker, shape, index, ffn_norm))
 
 
 def random_model(shape: ModelShape, device: str, num_layers: int | None = None, seed: int = 1) -> DecodeWeights:
     """Decode weights of `shape`, or of its first `num_layers` layers."""
     maker = _Maker(device, seed)
-    layers = tuple(
-        DecodeLayer(maker.vector(shape.hidden), _mixer(maker, shape, i), maker.vector(shape.hidden), _ffn(maker, shape,
-                                                                                                          i))
-        for i in range(num_layers or shape.num_layers)
-    )
+    layers = tuple(_layer(maker, shape, i) for i in range(num_layers or shape.num_layers))
     inv_freq = 1e7 ** -(torch.arange(shape.n_rot // 2, device=device) / (shape.n_rot // 2))
     return DecodeWeights(maker.weight(shape.vocab, shape.hidden, shape.embedding), layers, maker.vector(shape.hidden),
                          maker.weight(shape.vocab, shape.hidden, shape.head), shape.heads, inv_freq, 1e-6)

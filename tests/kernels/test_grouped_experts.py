@@ -81,7 +81,7 @@ def _experts(has_shared: bool) -> ExpertFFN:
     router = random_weight(EXPERTS + has_shared, HIDDEN, QuantFormat.F32)
     shared = tuple(random_weight(rows, cols, QuantFormat.Q8_0, seed=rows) for rows, cols in
                    ((FFN, HIDDEN), (FFN, HIDDEN), (HIDDEN, FFN))) if has_shared else None
-    return ExpertFFN(router, gate, up, down, shared, TOP_K)
+    return ExpertFFN(router, gate, up, down, shared, TOP_K, half_factor=2.0**-3)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])

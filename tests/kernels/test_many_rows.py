@@ -97,7 +97,7 @@ def test_dense_layer_between_packed_rows() -> None:
     x = _normed_rows(16, 512)
     gate, up = (random_weight(256, 512, QuantFormat.Q4_K, seed=seed) for seed in (1, 2))
     down = random_weight(96, 256, QuantFormat.Q6_K)
-    parts = projections.feed_forward_parts(x, gate, up, down, pdl=False)
+    parts = projections.feed_forward_parts(x, (gate, up, down), 2.0**-4, pdl=False)
     h = torch.nn.functional.silu(x.plain @ dequantize(gate).T) * (x.plain @ dequantize(up).T)
     assert relative_error(parts.sum(0), h @ dequantize(down).T) < 2e-3
 

@@ -59,9 +59,9 @@ def products(
     runs = Runs.empty(pairs, experts, run_length(num_tokens, top_k, experts), x.device)
     sort_tokens(expert_ids, experts, runs, pdl)
     h = torch.empty(pairs, ffn.down.num_cols, dtype=torch.float16, device=x.device)
-    expert_gate_up(x, ffn.gate, ffn.up, runs, top_k, experts, h, pdl)
+    expert_gate_up(x, ffn.gate, ffn.up, runs, top_k, experts, h, pdl, ffn.half_factor)
     out = torch.empty(pairs, x.shape[1], dtype=dtype, device=x.device)
-    expert_down(h, ffn.down, runs, top_k, experts, out, pdl)
+    expert_down(h, ffn.down, runs, top_k, experts, out, pdl, ffn.half_factor)
     return out
 
 

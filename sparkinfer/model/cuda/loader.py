@@ -16,7 +16,7 @@ from kernels.repack import concat_rows, select_rows
 from kernels.rope_store_kv import HeadShape
 from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.checkpoint.hparams import HParams
-from sparkinfer.model.cuda.expert_widths import widened
+from sparkinfer.model.cuda.feed_forward import dense_ffn, expert_ffn
 from sparkinfer.model.cuda.rotation import Rotation, rotation_of, row_order
 from sparkinfer.model.cuda.tensor_reader import TensorReader, joined, plain_weight
 from sparkinfer.model.cuda.weights import (
@@ -80,7 +80,7 @@ class _LayerLoader:
         ffn_norm, post_norms = self._values(second), None
         if self._has("post_ffw_norm.weight"):
             post_norms = (self._values("post_attention_norm.weight"), self._values("post_ffw_norm.weight"))
-        ffn = self._experts() if self._hparams.num_experts else self._dense()
+        ffn = self._experts(ffn_norm) if self._hparams.num_experts else self._dense(ffn_norm)
         return DecodeLayer(attn_norm, mixer, ffn_norm, ffn, post_norms)
 
     def _name(self, short: str) -> str:
@@ -149,9 +149,10 @@ class _LayerLoader:
     def _as_f32(self, short: str) -> QuantWeight:
         return plain_weight(self._values(short))
 
-    def _dense(self) -> DenseFFN:
+    def _dense(self, norm: Tensor) -> DenseFFN:
         is_gelu = self._hparams.architecture == "gemma3"
-        return DenseFFN(*self._pair("ffn_gate.weight", "ffn_up.weight"), self._weight("ffn_down.weight"), is_gelu)
+        pair = self._pair("ffn_gate.weight", "ffn_up.weight")
+        return dense_ffn((*pair, self._weight("ffn_down.weight")), norm, is_gelu)
 
     def _pair(self, gate: str, up: str) -> tuple[QuantWeight, QuantWeight]:
         """Two matrices of one format; where the file has two, both become plain numbers."""
@@ -160,7 +161,7 @@ class _LayerLoader:
         first, second = self._reader.plain([self._name(gate), self._name(up)])
         return first, second
 
-    def _experts(self) -> ExpertFFN:
+    def _experts(self, norm: Tensor) -> ExpertFFN:
         hparams = self._hparams
         router = self._values("ffn_gate_inp.weight")
         routed = (*self._expert_halves(), self._weight("ffn_down_exps.weight"))
@@ -168,10 +169,8 @@ class _LayerLoader:
         if hparams.shared_expert_ffn_size:
             router = torch.cat((router, self._values("ffn_gate_inp_shexp.weight").reshape(1, -1)))
             pair = self._pair("ffn_gate_shexp.weight", "ffn_up_shexp.weight")
-            width = max(hparams.expert_ffn_size, hparams.shared_expert_ffn_size)
-            shared = widened((*pair, self._weight("ffn_down_shexp.weight")), 1, width)
-            routed = widened(routed, hparams.num_experts, width)
-        return ExpertFFN(plain_weight(router), *routed, shared, hparams.num_experts_used)
+            shared = (*pair, self._weight("ffn_down_shexp.weight"))
+        return expert_ffn(router, routed, shared, hparams.num_experts_used, norm)
 
     def _expert_halves(self) -> tuple[QuantWeight, QuantWeight]:
         if not self._has("ffn_gate_up_exps.weight"):

@@ -76,18 +76,25 @@ class DeltaNetLayer:
 
 @dataclass(frozen=True, slots=True)
 class DenseFFN:
-    """down(act(gate x) * up x), act being SiLU or GELU in its tanh form."""
+    """down(act(gate x) * up x), act being SiLU or GELU in its tanh form.
+
+    half_factor: power of two that keeps act(gate x) * up x within f16 (half_factor.py)
+    """
 
     gate: QuantWeight
     up: QuantWeight
     down: QuantWeight
+    half_factor: float
     is_gelu: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertFFN:
     """router: F32, one row per expert and, with a shared expert, its gate's row last; shared: gate, up, down or
-    None."""
+    None.
+
+    half_factor, shared_factor: powers of two that keep silu(gate x) * up x within f16 (half_factor.py)
+    """
 
     router: QuantWeight
     gate: QuantWeight
@@ -95,6 +102,8 @@ class ExpertFFN:
     down: QuantWeight
     shared: tuple[QuantWeight, QuantWeight, QuantWeight] | None
     top_k: int
+    half_factor: float
+    shared_factor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,13 +73,14 @@ class WideDecodeStep(DecodeStep):
     def _experts(self, ffn: ExpertFFN, next_norm: Tensor) -> None:
         x, eps = self._normed, self.weights.eps
         ids, weights = choose(normed_parts(x, ffn.router, self.pdl), ffn, self.pdl)
-        shared = None if ffn.shared is None else feed_forward_parts(x, *ffn.shared, self.pdl)
+        shared = None if ffn.shared is None else feed_forward_parts(x, ffn.shared, ffn.shared_factor, self.pdl)
         found = products(x.packed, ids, ffn, torch.float32, self.pdl)
         combine_experts_normed(found, weights, shared, self.residual, next_norm, eps, x, self.pdl)
 
     def _dense(self, ffn: DenseFFN, next_norm: Tensor, post_norm_weight: Tensor | None) -> None:
         assert post_norm_weight is None
-        self._add_parts(feed_forward_parts(self._normed, ffn.gate, ffn.up, ffn.down, self.pdl), next_norm)
+        parts = feed_forward_parts(self._normed, (ffn.gate, ffn.up, ffn.down), ffn.half_factor, self.pdl)
+        self._add_parts(parts, next_norm)
 
     def _add_parts(self, parts: Tensor | None, next_norm: Tensor) -> None:
         add_parts_normed(parts, self.residual, next_norm, self.weights.eps, self._normed, self.pdl)
