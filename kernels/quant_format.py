@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
-from torch import Tensor
+if TYPE_CHECKING:  # formats are also of interest where nobody waits for torch
+    from torch import Tensor
 
 ACTIVATION_BLOCK = 16  # elements of an activation row that share one scale
 ACTIVATION_LEVELS = 32639  # 127 * 256 + 127: the largest integer whose two bytes are both signed ones

@@ -13,5 +13,4 @@ def setup_logging(worker: str, level: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    for library in ("_granian", "numba"):  # a line a connection, a line a bytecode
-        logging.getLogger(library).setLevel("WARNING")
+    logging.getLogger("_granian").setLevel("WARNING")  # a line a connection

@@ -95,11 +95,10 @@ def torch_runner(context: WorkerContext, gguf: GGUFFile, hparams: HParams) -> tu
             cuda, plan = cuda_runner.boot(context, gguf, hparams, device, plan_for)
             cuda.set_mask_source(TableMasks(context.mask_table))
             return cuda, plan
-    if device.type == "cpu" and importlib.util.find_spec("numba"):
-        from kernels.cpu import compile_ahead, compile_cache  # numba and what it compiles: a GPU has no use for them
+    if device.type == "cpu" and importlib.util.find_spec("llvmlite"):
+        from kernels.cpu import compile_cache  # a GPU has no use for it
 
         compile_cache.use_folder(cache_dir(config.model) / "kernels")
-        compile_ahead.start({"auto": "f16"}.get(config.engine.kv_dtype, config.engine.kv_dtype))
         from workers import cpu_runner
 
         if cpu_runner.is_covered(hparams):

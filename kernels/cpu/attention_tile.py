@@ -10,9 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
-from numba.core.errors import RequireLiteralValue
-from numba.extending import intrinsic
 
 from kernels.cpu.simd import (
     F16,
@@ -26,12 +23,12 @@ from kernels.cpu.simd import (
     address,
     constant,
     fetch,
-    float32x16,
     fma,
     load_from,
     loop,
     splat,
 )
+from kernels.cpu.values import VOID, Intrinsic
 
 QUERIES = 4
 KEYS = 4                      # of one call of `scores`
@@ -127,31 +124,15 @@ def emit_gather(
         b.store(total, address(b, sums[i // 2], VECTOR * (i % 2), V16F), align=4)
 
 
-def _kind_of(literal: Any) -> str:
-    if not isinstance(literal, types.StringLiteral):
-        raise RequireLiteralValue("kind")
-    return str(literal.literal_value)
+def _emit_scores(b: Any, kind: str, q0: Any, q1: Any, q2: Any, q3: Any, *rest: Any) -> None:
+    emit_scores(b, kind, (q0, q1, q2, q3), *rest)
 
 
-@intrinsic
-def scores(context, kind, q0, q1, q2, q3, pool, rows, scales, head_dim, out):
-    """emit_scores for a kind that is a literal."""
-    name = _kind_of(kind)
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        emit_scores(builder, name, args[1:5], *args[5:])
-        return context.get_dummy_value()
-
-    return types.void(kind, *[types.int64] * 9), codegen
+def _emit_gather(b: Any, kind: str, weights: Any, *rest: Any) -> None:
+    emit_gather(b, kind, weights, rest[:4], rest[4:8], *rest[8:])
 
 
-@intrinsic
-def gather(context, kind, weights, s0, s1, s2, s3, f0, f1, f2, f3, pool, rows, scales, count, next_pool, next_rows):
-    """emit_gather for a kind that is a literal."""
-    name = _kind_of(kind)
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        emit_gather(builder, name, args[1], args[2:6], args[6:10], *args[10:])
-        return context.get_dummy_value()
-
-    return types.void(kind, *[types.int64] * 5, *[float32x16] * 4, *[types.int64] * 6), codegen
+# For a kind that is a constant: scores(kind, 4 queries, pool, rows, scales, head_dim, out);
+# gather(kind, weights, 4 sums, 4 factors, pool, rows, scales, count, next_pool, next_rows)
+scores = Intrinsic(VOID, (None, *[I64] * 9), _emit_scores)
+gather = Intrinsic(VOID, (None, *[I64] * 5, *[V16F] * 4, *[I64] * 6), _emit_gather)

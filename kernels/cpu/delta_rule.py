@@ -23,6 +23,7 @@ from kernels.cpu.simd import (
     multiply_add,
     spread,
     spread_at,
+    stack_bytes,
     store,
     store_f32,
     sum_of,
@@ -41,15 +42,14 @@ def conv_kernel(args, step, begin, end, thread):
         load_i64(args + 40),
     )
     groups = channels // 16
-    carried = np.empty(48, np.float32)
-    spare = carried.ctypes.data
+    spare = stack_bytes(192)
     for unit in range(begin, end):
         span, channel = load_i64(step + 8 * SPANS) + 24 * (unit // groups), unit % groups * 16
         row, num_rows, slot = load_i64(span), load_i64(span + 8), load_i64(span + 16)
         state = pool + slot * slot_bytes + channel * 12
         for i in range(16):
             for tap in range(3):
-                carried[16 * tap + i] = load_f32(state + 12 * i + 4 * tap)
+                store_f32(spare + 64 * tap + 4 * i, load_f32(state + 12 * i + 4 * tap))
         a, b, c = load(spare), load(spare + 64), load(spare + 128)
         w = weight + 4 * channel
         w0, w1, w2, w3 = load(w), load(w + 4 * channels), load(w + 8 * channels), load(w + 12 * channels)
@@ -64,7 +64,7 @@ def conv_kernel(args, step, begin, end, thread):
         store(spare + 128, c)
         for i in range(16):
             for tap in range(3):
-                store_f32(state + 12 * i + 4 * tap, carried[16 * tap + i])
+                store_f32(state + 12 * i + 4 * tap, load_f32(spare + 64 * tap + 4 * i))
 
 
 @jit_part(Void, Address, Int, Float)

@@ -7,21 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import llvmlite.binding as llvm
 from llvmlite import ir
-from numba.core import config
 
+from kernels.cpu.machine import cpu_features
 from kernels.cpu.simd import I8, I16, I32, V16I, call, constant
 
 V8I = ir.VectorType(I32, 8)
 LOW, HIGH = list(range(8)), list(range(8, 16))
-
-
-def cpu_features() -> set[str]:
-    """What numba compiles for: the host's instruction sets, or those that NUMBA_CPU_FEATURES leaves."""
-    if config.CPU_FEATURES is not None:
-        return {name[1:] for name in config.CPU_FEATURES.split(",") if name.startswith("+")}
-    return {name for name, is_present in llvm.get_host_cpu_features().items() if is_present}
 
 
 def dot_instruction() -> str | None:

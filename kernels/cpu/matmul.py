@@ -7,36 +7,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba.core import types
-from numba.core.errors import RequireLiteralValue
-from numba.extending import intrinsic
-
 from kernels.cpu.dense_tile import emit_dense_tile
 from kernels.cpu.packed_layout import LAYOUTS
 from kernels.cpu.program import LOGITS, SCRATCH, SCRATCH_BYTES, jit_kernels
 from kernels.cpu.quant_tile import QuantTile
-from kernels.cpu.simd import load_f32, load_i64, store_f32
+from kernels.cpu.simd import Int, Void, load_f32, load_i64, store_f32
+from kernels.cpu.values import Intrinsic
 from kernels.quant_format import QuantFormat
 
 DENSE = ("f32", "f16", "bf16")
 WEIGHTS = ""  # in the function of a kernel: its format
 
 
-@intrinsic
-def tile(context, weights, num_rows, panel, x, x_stride, out, out_stride, init, init_stride, num_columns):
-    """16 columns of `num_rows` rows, as the generator of the format `weights` writes them; both must be literals."""
-    if not isinstance(weights, types.StringLiteral) or not isinstance(num_rows, types.IntegerLiteral):
-        raise RequireLiteralValue("weights and num_rows")
-    name, count = weights.literal_value, num_rows.literal_value
+def _emit_tile(b: Any, weights: str, num_rows: int, *arguments: Any) -> None:
+    if weights in DENSE:
+        emit_dense_tile(b, weights, num_rows, *arguments)
+    else:
+        QuantTile(b, LAYOUTS[QuantFormat[weights]], num_rows).emit(*arguments)
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        if name in DENSE:
-            emit_dense_tile(builder, name, count, *args[2:])
-        else:
-            QuantTile(builder, LAYOUTS[QuantFormat[name]], count).emit(*args[2:])
-        return context.get_dummy_value()
 
-    return types.void(weights, num_rows, *[types.int64] * 8), codegen
+# 16 columns of rows, as the generator of a format writes them: tile(format, number of rows, ...), both constants
+tile = Intrinsic(Void, (None, None, *[Int] * 8), _emit_tile)
 
 
 # panels, panel_bytes, panels of one matrix, x (records or f32 rows), x_bytes, out (0: the logits), out_bytes, num_out,
@@ -71,7 +62,7 @@ def matmul_kernel(args, step, begin, end, thread):
             rows = 8 if last - row >= 8 else (4 if last - row >= 4 else (2 if last - row >= 2 else 1))
             x, init = x_base + row * x_bytes, init_base + row * init_bytes + panel * init_step
             place = out_base + row * out_bytes + 64 * panel
-            out, stride = (place, out_bytes) if width == 16 else (spare, 64)
+            out, stride = place if width == 16 else spare, out_bytes if width == 16 else 64
             if rows == 8:
                 tile(WEIGHTS, 8, w, x, x_bytes, out, stride, init, init_bytes, columns)
             elif rows == 4:

@@ -14,13 +14,12 @@ from types import FunctionType
 from typing import Any
 
 from llvmlite import ir
-from numba import cfunc, njit
-from numba.core import types
 
-from kernels.cpu import compile_cache
-from kernels.cpu.simd import I32, I64, _function, address, call, load_i64, store_i64, typed_intrinsic
-
-compile_cache.use_folder(compile_cache.HERE / "__pycache__")
+from kernels.cpu.compile_cache import object_file
+from kernels.cpu.machine import callable_at, load, object_of
+from kernels.cpu.simd import Int, Void, address, call, load_i64, store_i64
+from kernels.cpu.translate import module_of
+from kernels.cpu.values import I32, I64, Intrinsic, Part
 
 WORDS = 48
 KERNEL, FACTOR, COUNT, WAITS, GRAIN, ARGUMENTS = 0, 1, 2, 3, 4, 8  # units = FACTOR * step[COUNT]
@@ -39,47 +38,48 @@ GATE, INSIDE, PROGRAM, LENGTH, STEP, COUNTERS, THREADS, CONTROL_WORDS = 0, 8, 16
 SPINS = 4000          # polls before a waiting thread lets others run
 FUTEX, FUTEX_WAIT, FUTEX_WAKE = 202, 128, 129
 
-KERNEL_SIGNATURE = types.void(types.int64, types.int64, types.int64, types.int64, types.int64)
-
-
 class Kernel:
-    """A kernel, compiled or taken from the cache on disk when it is first needed."""
+    """A function of int64, compiled or taken from the cache on disk when it is first needed."""
 
     def __init__(self, function: Any) -> None:
         self.name: str = function.__name__
         self._function = function
-        self._compiled: Any = None
+        self._num_arguments: int = function.__code__.co_argcount
+        self._address = 0
 
-    def compile(self) -> int:
-        """The address that instructions name."""
-        if self._compiled is None:
-            self._compiled = cfunc(KERNEL_SIGNATURE, cache=True)(self._function)
-        return int(self._compiled.address)
+    def compile(self, waits: bool = True) -> int:
+        """The address that instructions name.
+
+        waits: for another process that compiles it; else 0 then
+        """
+        if not self._address:
+            found = object_file(self.name, self._make, waits)
+            if found is not None:
+                self._address = load(found, self.name)
+        return self._address
+
+    def _make(self) -> bytes:
+        return object_of(module_of(self.name, self._function, self._num_arguments))
+
+    def function(self) -> Any:
+        """To be called from Python; it releases the interpreter."""
+        return callable_at(self.compile(), self._num_arguments)
 
 
 def jit_kernel(function: Any) -> Kernel:
-    """Make a kernel of a function of five int64."""
+    """Make a kernel of a function of int64: five, where instructions name it."""
     return Kernel(function)
 
 
 def jit_part(result: Any, *arguments: Any) -> Any:
     """A function of fixed types that kernels call; it becomes a part of each and is not compiled by itself."""
-
-    def decorate(function: Any) -> Any:
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            return context.compile_internal(builder, function, sig, args)
-
-        return typed_intrinsic(result, arguments, codegen)
-
-    return decorate
+    return lambda function: Part(function, result, arguments)
 
 
 def specialised(function: FunctionType, kind: str, names: dict[str, Any]) -> Any:
     """The function with other values for some of its module's names; a function of a name of its own."""
     name = f"{function.__name__.strip('_')}_{kind}".lower()
-    copy = FunctionType(function.__code__.replace(co_name=name), {**function.__globals__, **names}, name)
-    copy.__qualname__ = name  # numba tells functions apart by this and by their code, not by globals
-    return copy
+    return FunctionType(function.__code__, {**function.__globals__, **names}, name)
 
 
 def jit_kernels(names: Callable[[str], dict[str, Any]]) -> Callable[[Any], Callable[[str], Kernel]]:
@@ -113,17 +113,16 @@ def _futex(b: Any, at: Any, operation: Any, value: Any) -> None:
     call(b, "syscall", I64, ir.Constant(I64, FUTEX), at, operation, value, zero, zero, zero)
 
 
-_I = types.int64
-call_kernel = _function(types.void, (_I,) * 6, _call_kernel)
-fetch_add = _function(_I, (_I, _I), _fetch_add)
-read = _function(_I, (_I,), _read)
-write = _function(types.void, (_I, _I), _write)
-futex = _function(types.void, (_I, _I, _I), _futex)
-pause = _function(types.void, (), lambda b: call(b, "llvm.x86.sse2.pause", ir.VoidType()))
-let_others_run = _function(types.void, (), lambda b: call(b, "sched_yield", I32))
+call_kernel = Intrinsic(Void, [Int] * 6, _call_kernel)
+fetch_add = Intrinsic(Int, [Int] * 2, _fetch_add)
+read = Intrinsic(Int, [Int], _read)
+write = Intrinsic(Void, [Int] * 2, _write)
+futex = Intrinsic(Void, [Int] * 3, _futex)
+pause = Intrinsic(Void, (), lambda b: call(b, "llvm.x86.sse2.pause", ir.VoidType()))
+let_others_run = Intrinsic(Void, (), lambda b: call(b, "sched_yield", I32))
 
 
-@jit_part(_I, _I, _I)
+@jit_part(Int, Int, Int)
 def jit_wait(counter: int, wanted: int) -> int:
     """Until the counter has reached `wanted`."""
     spins = 0
@@ -136,7 +135,7 @@ def jit_wait(counter: int, wanted: int) -> int:
     return spins
 
 
-@jit_part(types.void, _I, _I, _I, _I, _I, _I)
+@jit_part(Void, *[Int] * 6)
 def jit_run(program: int, length: int, step: int, counters: int, thread: int, num_threads: int) -> None:
     """A thread's share of all instructions."""
     waited = 0
@@ -166,10 +165,9 @@ def jit_run(program: int, length: int, step: int, counters: int, thread: int, nu
         jit_wait(counters + j * COUNTER_BYTES + 64, wanted)
 
 
-LEAD_SIGNATURE, HELP_SIGNATURE = types.void(_I, _I, _I, _I, _I, _I), types.void(_I, _I)
 
 
-@njit(nogil=True, cache=True)
+@jit_kernel
 def jit_lead(control: int, program: int, length: int, step: int, counters: int, num_threads: int) -> None:
     """Run a program as the first of a team's threads."""
     for i in range(length):
@@ -197,7 +195,7 @@ def jit_lead(control: int, program: int, length: int, step: int, counters: int, 
             let_others_run()
 
 
-@njit(nogil=True, cache=True)
+@jit_kernel
 def jit_help(control: int, thread: int) -> None:
     """Take part, for ever, in every program for which the first thread wants so many."""
     gate, inside, last = control + 8 * GATE, control + 8 * INSIDE, 0

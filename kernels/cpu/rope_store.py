@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numba.core import types
 
 from kernels.cpu.program import SLOTS, jit_kernel, jit_part
 from kernels.cpu.rows import INT8_MAX, ZERO, jit_root_mean_square
 from kernels.cpu.simd import (
     Address,
+    Double,
     Float,
     Int,
     Vector,
@@ -38,7 +38,7 @@ POOL_KINDS = {"f32": KV_F32, "f16": KV_F16, "bf16": KV_BF16, "int8": KV_INT8}
 F16_MAX = np.float32(65504.0)
 
 
-@jit_part(Void, Address, Int, Address, types.float64, Address, Address, Int, Int, Float)
+@jit_part(Void, Address, Int, Address, Double, Address, Address, Int, Int, Float)
 def jit_norm_and_turn(x, head_dim, weight, eps, cos, sin, half, kind, factor):
     """In place: norm (weight 0: none), rotation of the first 2 * half elements, multiplication by `factor`."""
     if weight != 0:

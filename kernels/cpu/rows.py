@@ -6,11 +6,11 @@ Arguments are listed above each kernel in the order of their words.
 from __future__ import annotations
 
 import numpy as np
-from numba.core import types
 
 from kernels.cpu.program import jit_kernel, jit_part
 from kernels.cpu.simd import (
     Address,
+    Double,
     Float,
     Int,
     Vector,
@@ -71,7 +71,7 @@ def jit_gelu_tanh(x):
     return x * jit_sigmoid(u * spread(np.float32(1.5957691216057308)))
 
 
-@jit_part(Float, Address, Int, types.float64)
+@jit_part(Float, Address, Int, Double)
 def jit_root_mean_square(x, size, eps):
     """1 / sqrt(mean(x^2) + eps) over `size` floats, eps a float64."""
     total = spread(ZERO)

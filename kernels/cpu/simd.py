@@ -1,57 +1,19 @@
-"""Vectors of 16 floats as values in numba functions, loads and stores by address, and the host's dot instruction.
+"""Vectors of 16 floats as values in kernels, loads and stores by address, and pieces of LLVM IR for generated code.
 
 Addresses are int64. Everything here compiles to a few instructions; nothing knows what is computed with it.
 """
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
-from numba.core.typing.templates import ConcreteTemplate, infer_global, signature
-from numba.extending import intrinsic, lower_builtin, models, register_model
 
-LANES = 16
+from kernels.cpu.values import F32, F64, I32, I64, LANES, V16F, VOID, Intrinsic
 
-I8, I16, I32, I64, F16, F32 = (
-    ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.HalfType(), ir.FloatType(),
-)
-V16F, V16I = ir.VectorType(F32, LANES), ir.VectorType(I32, LANES)
-
-
-class Float32x16Type(types.Type):  # type: ignore[misc]  # numba has no types
-    """numba's type of a vector of 16 floats."""
-
-    def __init__(self) -> None:
-        super().__init__(name="float32x16")
-
-
-float32x16 = Float32x16Type()
-
-
-@register_model(Float32x16Type)
-class _Float32x16Model(models.PrimitiveModel):  # type: ignore[misc]  # nor here
-    def __init__(self, manager: Any, frontend_type: Any) -> None:
-        super().__init__(manager, frontend_type, V16F)
-
-
-def _operator(function: Any, emit: Callable[[Any, Any, Any], Any]) -> None:
-    @infer_global(function)
-    class _Template(ConcreteTemplate):  # type: ignore[misc]  # nor here
-        cases = [signature(float32x16, float32x16, float32x16)]
-
-    @lower_builtin(function, float32x16, float32x16)
-    def _lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return emit(builder, *args)
-
-
-_operator(operator.add, lambda b, x, y: b.fadd(x, y))
-_operator(operator.sub, lambda b, x, y: b.fsub(x, y))
-_operator(operator.mul, lambda b, x, y: b.fmul(x, y))
-_operator(operator.truediv, lambda b, x, y: b.fdiv(x, y))
+I8, I16, F16 = ir.IntType(8), ir.IntType(16), ir.HalfType()
+V16I = ir.VectorType(I32, LANES)
 
 
 # ---- pieces of LLVM IR, shared with the generated kernels
@@ -128,25 +90,7 @@ def larger(b: Any, x: Any, y: Any) -> Any:
     return b.select(b.fcmp_ordered("<", x, y), y, x)
 
 
-# ---- functions for numba code
-
-
-def typed_intrinsic(result: Any, arguments: tuple[Any, ...], codegen: Any) -> Any:
-    """An intrinsic of fixed types, codegen(context, builder, signature, values)."""
-    names = ", ".join(f"a{i}" for i in range(len(arguments)))
-    scope: dict[str, Any] = {"result": result, "arguments": arguments, "codegen": codegen}
-    exec(f"def typing(context, {names}):\n    return result(*arguments), codegen", scope)
-    return intrinsic(scope["typing"])
-
-
-def _function(result: Any, arguments: tuple[Any, ...], emit: Callable[..., Any]) -> Any:
-    """An intrinsic of fixed types, emit(builder, *values)."""
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        value = emit(builder, *args)
-        return context.get_dummy_value() if result is types.void else value
-
-    return typed_intrinsic(result, arguments, codegen)
+# ---- functions for kernels
 
 
 def _exp(b: Any, x: Any) -> Any:
@@ -186,36 +130,44 @@ def _bf16_bits(b: Any, values: Any) -> Any:
     return b.trunc(b.select(is_nan, constant(V16I, 0x7FC0), rounded), ir.VectorType(I16, LANES))
 
 
+def _stack_bytes(b: Any, count: int) -> Any:
+    with b.goto_entry_block():
+        place = b.alloca(ir.ArrayType(I8, count))
+    place.align = 64
+    return b.ptrtoint(place, I64)
+
+
 _V16I8 = ir.VectorType(I8, LANES)
-Address = Int = types.int64
-Vector, Float, Void = float32x16, types.float32, types.void
+Address = Int = I64
+Vector, Float, Double, Void = V16F, F32, F64, VOID
 _A, _X, _F = Address, Vector, Float
 
-load = _function(_X, (_A,), lambda b, at: load_from(b, at, 0, V16F, 4))
-store = _function(types.void, (_A, _X), _store)
-store_bf16 = _function(types.void, (_A, _X), lambda b, at, x: _store(b, at, _bf16_bits(b, x), 2))
-store_halves = _function(types.void, (_A, _X), lambda b, at, x: _store(
+load = Intrinsic(_X, (_A,), lambda b, at: load_from(b, at, 0, V16F, 4))
+store = Intrinsic(VOID, (_A, _X), _store)
+store_bf16 = Intrinsic(VOID, (_A, _X), lambda b, at, x: _store(b, at, _bf16_bits(b, x), 2))
+store_halves = Intrinsic(VOID, (_A, _X), lambda b, at, x: _store(
     b, at, b.fptrunc(x, ir.VectorType(F16, LANES)), 2))
-store_i8 = _function(types.void, (_A, _X), lambda b, at, x: _store(b, at, b.trunc(
+store_i8 = Intrinsic(VOID, (_A, _X), lambda b, at, x: _store(b, at, b.trunc(
     b.bitcast(b.fadd(x, constant(V16F, 12582912.0)), V16I), _V16I8), 1))  # whole numbers below 2^22
-load_f32 = _function(_F, (_A,), lambda b, at: load_from(b, at, 0, F32, 4))
-store_f32 = _function(types.void, (_A, _F), _store)
-load_f16 = _function(_F, (_A,), lambda b, at: b.fpext(load_from(b, at, 0, F16, 2), F32))
-store_f16 = _function(types.void, (_A, _F), lambda b, at, x: _store(b, at, b.fptrunc(x, F16), 2))
-load_i32 = _function(types.int64, (_A,), lambda b, at: b.sext(load_from(b, at, 0, I32, 4), I64))
-store_i32 = _function(types.void, (_A, types.int64), lambda b, at, x: _store(b, at, b.trunc(x, I32)))
-load_i64 = _function(types.int64, (_A,), lambda b, at: load_from(b, at, 0, I64, 8))
-store_i64 = _function(types.void, (_A, types.int64), lambda b, at, x: _store(b, at, x, 8))
-load_f64 = _function(types.float64, (_A,), lambda b, at: load_from(b, at, 0, ir.DoubleType(), 8))
-prefetch = _function(types.void, (_A,), fetch)
-spread = _function(_X, (_F,), splat)                                            # one value in every lane
-spread_at = _function(_X, (_A,), lambda b, at: splat(b, load_from(b, at, 0, F32, 4)))
-multiply_add = _function(_X, (_X, _X, _X), fma)                                 # x * y + z, rounded once
-maximum = _function(_X, (_X, _X), larger)
-magnitude = _function(_X, (_X,), lambda b, x: call(b, "llvm.fabs.v16f32", V16F, x))
-nearest = _function(_X, (_X,), lambda b, x: call(b, "llvm.roundeven.v16f32", V16F, x))
-whole_of = _function(_X, (_X,), lambda b, x: call(b, "llvm.floor.v16f32", V16F, x))
-exponential = _function(_X, (_X,), _exp)
-sum_of = _function(_F, (_X,), lambda b, x: total_of(b, x, b.fadd))
-largest_of = _function(_F, (_X,), lambda b, x: total_of(b, x, lambda y, z: larger(b, y, z)))
-where_first = _function(_X, (types.int64, _X, _X), lambda b, n, x, y: b.select(_first_lanes(b, n), x, y))
+load_f32 = Intrinsic(_F, (_A,), lambda b, at: load_from(b, at, 0, F32, 4))
+store_f32 = Intrinsic(VOID, (_A, _F), _store)
+load_f16 = Intrinsic(_F, (_A,), lambda b, at: b.fpext(load_from(b, at, 0, F16, 2), F32))
+store_f16 = Intrinsic(VOID, (_A, _F), lambda b, at, x: _store(b, at, b.fptrunc(x, F16), 2))
+load_i32 = Intrinsic(I64, (_A,), lambda b, at: b.sext(load_from(b, at, 0, I32, 4), I64))
+store_i32 = Intrinsic(VOID, (_A, I64), lambda b, at, x: _store(b, at, b.trunc(x, I32)))
+load_i64 = Intrinsic(I64, (_A,), lambda b, at: load_from(b, at, 0, I64, 8))
+store_i64 = Intrinsic(VOID, (_A, I64), lambda b, at, x: _store(b, at, x, 8))
+load_f64 = Intrinsic(F64, (_A,), lambda b, at: load_from(b, at, 0, ir.DoubleType(), 8))
+prefetch = Intrinsic(VOID, (_A,), fetch)
+spread = Intrinsic(_X, (_F,), splat)                                            # one value in every lane
+spread_at = Intrinsic(_X, (_A,), lambda b, at: splat(b, load_from(b, at, 0, F32, 4)))
+multiply_add = Intrinsic(_X, (_X, _X, _X), fma)                                 # x * y + z, rounded once
+maximum = Intrinsic(_X, (_X, _X), larger)
+magnitude = Intrinsic(_X, (_X,), lambda b, x: call(b, "llvm.fabs.v16f32", V16F, x))
+nearest = Intrinsic(_X, (_X,), lambda b, x: call(b, "llvm.roundeven.v16f32", V16F, x))
+whole_of = Intrinsic(_X, (_X,), lambda b, x: call(b, "llvm.floor.v16f32", V16F, x))
+exponential = Intrinsic(_X, (_X,), _exp)
+sum_of = Intrinsic(_F, (_X,), lambda b, x: total_of(b, x, b.fadd))
+largest_of = Intrinsic(_F, (_X,), lambda b, x: total_of(b, x, lambda y, z: larger(b, y, z)))
+where_first = Intrinsic(_X, (I64, _X, _X), lambda b, n, x, y: b.select(_first_lanes(b, n), x, y))
+stack_bytes = Intrinsic(I64, (None,), _stack_bytes)                             # address of a constant number of bytes

@@ -74,9 +74,9 @@ def load(
 
 def _cpu_model(gguf: GGUFFile, hparams: HParams, cache_dir: Path, say: Callable[[str], None]) -> Model | None:
     """None where the CPU kernels do not run the model."""
-    if not importlib.util.find_spec("numba"):
+    if not importlib.util.find_spec("llvmlite"):
         return None
-    from kernels.cpu import compile_cache  # numba and what it compiles: a GPU has no use for them
+    from kernels.cpu import compile_cache  # a GPU has no use for it
 
     compile_cache.use_folder(cache_dir / "kernels")
     from sparkinfer.bench import cpu_loading

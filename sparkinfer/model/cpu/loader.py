@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from kernels.cpu import compile_ahead
 from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.checkpoint.hparams import HParams
 from sparkinfer.model.cpu.context import Writing
@@ -28,6 +27,4 @@ def load_cpu_model(gguf: GGUFFile, hparams: HParams, num_threads: int, progress:
     gguf.release_pages()
     return_freed_memory()
     team = team_of(num_threads)
-    writer.compile(without=("rope_store_kernel", "finish_kernel"))
-    compile_ahead.wait()
     return CpuModel(shell, writer.finish(), stream.view(MAX_ROWS, -1), team)

@@ -6,7 +6,7 @@ Knows kernels' words; never layers.
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -148,12 +148,6 @@ class ProgramWriter:
     def end_of_body(self) -> None:
         """What follows is the head."""
         self._body_length = len(self._rows)
-
-    def compile(self, without: Collection[str]) -> None:
-        """Compile the kernels written so far, but for those of these names."""
-        for kernel in dict.fromkeys(self._kernels):
-            if isinstance(kernel, Kernel) and kernel.name not in without:
-                kernel.compile()
 
     def finish(self) -> Program:
         """The program, its kernels compiled; it keeps the memory that it names."""

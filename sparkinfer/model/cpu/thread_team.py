@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from functools import cache
 
-from kernels.cpu.program import CONTROL_WORDS, HELP_SIGNATURE, LEAD_SIGNATURE, WORDS, jit_help, jit_lead
+from kernels.cpu.program import CONTROL_WORDS, WORDS, jit_help, jit_lead
 from sparkinfer.model.cpu.memory import aligned_bytes
 from sparkinfer.model.cpu.program import Program
 
@@ -20,18 +20,17 @@ class ThreadTeam:
         self._control = aligned_bytes(8 * CONTROL_WORDS)
         self._control_address = self._control.ctypes.data
         self._lock = threading.Lock()  # two models of one process take turns
-        jit_lead.compile(LEAD_SIGNATURE)
-        if num_threads > 1:
-            jit_help.compile(HELP_SIGNATURE)
+        self._lead = jit_lead.function()
+        self._help = jit_help.function() if num_threads > 1 else None
         for thread in range(1, num_threads):
             arguments = (self._control_address, thread)
-            threading.Thread(target=jit_help, args=arguments, name=f"cpu_{thread}", daemon=True).start()
+            threading.Thread(target=self._help, args=arguments, name=f"cpu_{thread}", daemon=True).start()
 
     def run(self, program: Program, part: range, step: int, num_threads: int | None = None) -> None:
         """Run instructions of a program for the step whose record lies at address `step`; releases the interpreter."""
         instructions = program.address + INSTRUCTION_BYTES * part.start
         with self._lock:
-            jit_lead(
+            self._lead(
                 self._control_address, instructions, len(part), step, program.counters_address,
                 num_threads or self.num_threads,
             )
