@@ -7,7 +7,7 @@ is split, then combined.
 
 A split covers a fixed share of its sequence, whatever else is in the batch, and splits are combined in order, so a
 sequence's result does not depend on its neighbours. The combination applies the output gate and quantises.
-Bytes moved: k and v of the visible context once. Accumulation: f32 (bf16 operands).
+Bytes moved: k and v of the visible context once. Accumulation: f32 (bf16 operands, f16 with int8).
 Reference:   kernels/reference/paged_decode.py
 """
 
@@ -21,7 +21,8 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.activation import quantize_blocks
-from kernels.launch import INTERPRETED
+from kernels.int8_numbers import int8_numbers
+from kernels.launch import INTERPRETED, has_dp4a
 from kernels.quant_format import QuantActivation
 from kernels.rope_store_kv import HeadShape, rotated_heads, store_row
 
@@ -62,14 +63,14 @@ def _paged_decode_kernel(
     v_scale_ptr, tables_ptr, stride_table, lens_ptr, partial_ptr, lse_ptr, scale,
     H: tl.constexpr, HK: tl.constexpr, D: tl.constexpr, GROUP: tl.constexpr, BLOCK_G: tl.constexpr, TILE: tl.constexpr,
     SPLITS: tl.constexpr, BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr, INT8: tl.constexpr, EXACT: tl.constexpr,
-    Q_STRIDE: tl.constexpr, N_ROT: tl.constexpr, NORM: tl.constexpr, PDL: tl.constexpr,
+    Q_STRIDE: tl.constexpr, N_ROT: tl.constexpr, NORM: tl.constexpr, NATIVE: tl.constexpr, PDL: tl.constexpr,
 ):
     split = tl.program_id(0)
     kv_head = tl.program_id(1)
     m = tl.program_id(2)
     if PDL:
         gdc_launch_dependents()
-    DOT: tl.constexpr = tl.float32 if EXACT else tl.bfloat16
+    DOT: tl.constexpr = tl.float32 if EXACT else (tl.float16 if INT8 else tl.bfloat16)
     context_len = tl.load(lens_ptr + m)
     first, per_split = _span(context_len, WINDOW, SPLITS, TILE)
     begin = first + split * per_split
@@ -109,9 +110,9 @@ def _paged_decode_kernel(
             later = token + TILE  # a tile ahead: the keys' addresses must not wait for it
             later_block = tl.load(tables_ptr + later // BLOCK_SIZE, mask=later < end, other=0)
             row = (block.to(tl.int64) * BLOCK_SIZE + token % BLOCK_SIZE) * HK + kv_head
-            k = tl.load(k_ptr + row[:, None] * D + offs_d[None, :], mask=seen[:, None], other=0.0).to(DOT)
-            v = tl.load(v_ptr + row[:, None] * D + offs_d[None, :], mask=seen[:, None], other=0.0).to(DOT)
-            scores = tl.dot(q, tl.trans(k))
+            k = tl.load(k_ptr + row[:, None] * D + offs_d[None, :], mask=seen[:, None], other=0.0)
+            v = tl.load(v_ptr + row[:, None] * D + offs_d[None, :], mask=seen[:, None], other=0.0)
+            scores = tl.dot(q, tl.trans(int8_numbers(k, DOT, NATIVE)))
             if INT8:
                 scores *= tl.load(k_scale_ptr + row, mask=seen, other=0.0).to(tl.float32)[None, :]
             scores = tl.where(seen[None, :], scores, float("-inf"))
@@ -121,7 +122,7 @@ def _paged_decode_kernel(
             total = total * shrink + tl.sum(p, axis=1)
             if INT8:
                 p *= tl.load(v_scale_ptr + row, mask=seen, other=0.0).to(tl.float32)[None, :]
-            acc = acc * shrink[:, None] + tl.dot(p.to(DOT), v)
+            acc = acc * shrink[:, None] + tl.dot(p.to(DOT), int8_numbers(v, DOT, NATIVE))
             best = new_best
             block = later_block
         place = (m * H + head) * SPLITS + split
@@ -216,7 +217,7 @@ def paged_decode(
         shape.head_dim**-0.5 if scale is None else scale,
         HK=shape.num_kv_heads, GROUP=group, BLOCK_G=max(16, triton.next_power_of_2(group)), BLOCK_SIZE=kv.block_size,
         INT8=kv.scales is not None, EXACT=INTERPRETED, Q_STRIDE=shape.q_stride, N_ROT=2 * inv_freq.numel(),
-        NORM=norms is not None, num_warps=tile.num_warps, num_stages=tile.num_stages, **common,
+        NORM=norms is not None, NATIVE=has_dp4a(), num_warps=tile.num_warps, num_stages=tile.num_stages, **common,
     )
     block_d = min(64, shape.head_dim)
     _combine_kernel[(shape.num_q_heads, shape.head_dim // block_d, num_seqs)](

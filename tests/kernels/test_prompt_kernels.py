@@ -58,7 +58,7 @@ def test_attention(head_dim: int, parts: Parts, is_int8: bool, window: int) -> N
     spans = make_spans(parts, max_blocks=28)
     num_tokens, num_rows = sum(count for _, _, count in parts), 5 * 28 * BLOCK
     q = torch.randn(num_tokens, 4, head_dim, device=DEVICE)
-    q = q.bfloat16() if DEVICE == "cuda" else q
+    q = q.to(torch.float16 if is_int8 else torch.bfloat16) if DEVICE == "cuda" else q
     scales = None
     if is_int8:
         kv = tuple(torch.randint(-127, 128, (num_rows, 2, head_dim), dtype=torch.int8, device=DEVICE) for _ in "kv")

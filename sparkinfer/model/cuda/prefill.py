@@ -103,7 +103,8 @@ class Prefill:
             projected += layer.bias
         kv, kv_scales = self._pools.kv[index], self._pools.kv_scales[index]
         assert kv is not None
-        q = torch.empty(num_tokens, heads.num_q_heads, heads.head_dim, dtype=self._ops.query, device=self._device)
+        query = self._ops.query if kv_scales is None else self._ops.half
+        q = torch.empty(num_tokens, heads.num_q_heads, heads.head_dim, dtype=query, device=self._device)
         inv_freq = weights.inv_freq if layer.inv_freq is None else layer.inv_freq
         self._ops.rope(projected, heads, batch.positions, batch.slot_mapping, inv_freq, layer.norms, q, kv, kv_scales,
                        weights.eps)

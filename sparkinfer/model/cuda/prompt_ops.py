@@ -33,7 +33,7 @@ Pair = tuple[Tensor, Tensor]
 class PromptOps:
     """Functions of the kernels' own signatures (kernels/*.py); the delta rule's two kernels as one.
 
-    half:   what products are computed of; query: the type of queries
+    half:   what products are computed of; query: the type of queries, where keys are no integers
     """
 
     half: torch.dtype
