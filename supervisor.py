@@ -27,6 +27,7 @@ from sparkinfer.checkpoint.hparams import HParams
 from sparkinfer.config import Config, ServerConfig, cache_dir, load_config
 from sparkinfer.errors import CheckpointError, ConfigError
 from sparkinfer.log import setup_logging
+from workers import compile_ahead
 from workers.boot_progress import BootProgress, announce
 from workers.child import Child
 from workers.command_line import overrides, parse_arguments
@@ -278,17 +279,15 @@ def main(argv: list[str] | None = None) -> int:
         server, claim = claim_address(config.server)
         config = dataclasses.replace(config, server=server)
         model_path = resolve(config.model.path, cache_dir(config.model))
-        vocab_size = HParams.from_gguf(GGUFFile.open(model_path)).vocab_size
+        hparams = HParams.from_gguf(gguf := GGUFFile.open(model_path))
         run_dir, lock = create_run_dir(config.server.run_dir)
-    except (ConfigError, CheckpointError) as error:
+    except (ConfigError, CheckpointError, AddressInUse) as error:
         print(f"sparkinfer: {error}", file=sys.stderr)
-        return EXIT_CONFIG
-    except AddressInUse as error:
-        print(f"sparkinfer: {error}", file=sys.stderr)
-        return EXIT_BOOT
+        return EXIT_BOOT if isinstance(error, AddressInUse) else EXIT_CONFIG
     with claim, lock:
         try:
-            return Supervisor(config, model_path, vocab_size, run_dir).run()
+            compile_ahead.start(config, gguf, hparams)
+            return Supervisor(config, model_path, hparams.vocab_size, run_dir).run()
         except MemoryError as error:  # Segment.create
             print(f"sparkinfer: {error}", file=sys.stderr)
             return EXIT_BOOT

@@ -60,5 +60,6 @@ def boot(
     plan = plan_for(bytes_per_block(hparams, block_size, dtype), free_host_memory())
     kv_cache = KVCache(hparams, plan.num_blocks, block_size, dtype, device)
     state_pool = StatePool(hparams, max_num_seqs, device)
+    model.use(kv_cache, state_pool)  # compiles attention for them
     log.info("CPU kernels on %d threads; KV cache: %d blocks of %d tokens", num_threads, plan.num_blocks, block_size)
     return TorchModelRunner(model, kv_cache, state_pool, max_num_seqs, plan.max_model_len, device), plan

@@ -45,17 +45,20 @@ class Kernel:
         self.name: str = function.__name__
         self._function = function
         self._num_arguments: int = function.__code__.co_argcount
+        self._object: bytes | None = None
         self._address = 0
 
-    def compile(self, waits: bool = True) -> int:
-        """The address that instructions name.
+    def prepare(self) -> bool:
+        """Have it compiled, if not loaded; False if another process is just compiling it."""
+        self._object = self._object or object_file(self.name, self._make, waits=False)
+        return self._object is not None
 
-        waits: for another process that compiles it; else 0 then
-        """
+    def compile(self) -> int:
+        """The address that instructions name."""
         if not self._address:
-            found = object_file(self.name, self._make, waits)
-            if found is not None:
-                self._address = load(found, self.name)
+            found = self._object or object_file(self.name, self._make)
+            assert found is not None
+            self._address = load(found, self.name)
         return self._address
 
     def _make(self) -> bytes:

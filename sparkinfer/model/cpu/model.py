@@ -70,7 +70,7 @@ class CpuModel:
         return self._shell.head(logits)
 
     def _start(self, batch: ForwardBatch, kv_cache: KVCache, state_pool: StatePool) -> None:
-        self._use(kv_cache, state_pool)
+        self.use(kv_cache, state_pool)
         if state_pool.pools:
             reset_new_sequences(batch, state_pool)
 
@@ -83,8 +83,8 @@ class CpuModel:
         self._team.run(self._program, part, self._record.address, num_threads)
         self._threads.record(end - first, num_threads, time.perf_counter() - started)
 
-    def _use(self, kv_cache: KVCache, state_pool: StatePool) -> None:
-        """Write the pools' addresses into the program, once for each pair of pools."""
+    def use(self, kv_cache: KVCache, state_pool: StatePool) -> None:
+        """Write the pools' addresses into the program, once for each pair of pools; `forward` sees to it, too."""
         if self._pools is not None and self._pools[0] is kv_cache and self._pools[1] is state_pool:
             return
         self._pools = kv_cache, state_pool

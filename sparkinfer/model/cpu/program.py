@@ -151,6 +151,9 @@ class ProgramWriter:
 
     def finish(self) -> Program:
         """The program, its kernels compiled; it keeps the memory that it names."""
+        for kernel in dict.fromkeys(self._kernels):
+            if isinstance(kernel, Kernel):
+                kernel.prepare()  # first what no other process is compiling meanwhile
         for index, kernel in enumerate(self._kernels):
             if isinstance(kernel, Pending):
                 self._pending.append((index, words.KERNEL, kernel))
