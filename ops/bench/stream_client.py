@@ -7,6 +7,7 @@ import json
 import random
 import time
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
 
 WORDS = ("river", "stone", "a", "quiet", "and", "north", "light", "of", "paper", "seven", "the", "window", "slow")
@@ -43,18 +44,20 @@ def random_words(count: int, rng: random.Random) -> str:
 
 
 async def complete(
-    url: str, prompt: str, max_tokens: int, cancel_after: int = 0, into: Answer | None = None
+    url: str, prompt: str, max_tokens: int, cancel_after: int = 0, into: Answer | None = None,
+    fields: dict[str, Any] | None = None,
 ) -> Answer:
     """Stream one completion, to its last token whatever the model says.
 
     cancel_after:  hang up after so many events; 0: never
     into:          what is filled while it goes on
+    fields:        more of the request's body
     Raises RuntimeError with the server's words if it refuses or breaks off.
     """
     parts = urlsplit(url)
     body = json.dumps({
         "model": "default", "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True,
-        "stream": True, "stream_options": {"include_usage": True},
+        "stream": True, "stream_options": {"include_usage": True}, **(fields or {}),
     }).encode()
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port, limit=MAX_LINE)
     head = f"POST /v1/completions HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n"

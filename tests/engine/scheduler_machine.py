@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from sparkinfer.config import SchedulerConfig
+from sparkinfer.engine.mask_source import NO_MASK_ROW
 from sparkinfer.engine.scheduler_output import SchedulerOutput, StepResult
 from sparkinfer.engine.sequence import Sequence
 from sparkinfer.engine.swap_space import SwapSpace
 from sparkinfer.request import FinishReason, RequestId
-from tests.engine.scheduling import make_sequence, solo_output
+from tests.engine.scheduling import make_sequence, next_token, solo_output
 
 MAX_MODEL_LEN = 30
 LIMITS = {
@@ -24,6 +25,22 @@ LIMITS = {
     "admission": st.sampled_from(["on_demand", "reserve"]),
 }
 VOCAB_SIZES = st.sampled_from([4, 40])
+LATENESS = st.lists(st.booleans(), max_size=6).map(lambda found: [*found, False])  # of masks; it always ends
+
+
+class SoloTokens:
+    """What grammars force: the tokens that the model would say, some at a time."""
+
+    def __init__(self, machine: SchedulerMachine) -> None:
+        self._machine = machine
+
+    def forced(self, mask_row: int, position: int) -> list[int]:
+        sequence = self._machine.sequences[mask_row]
+        assert position == sequence.num_tokens
+        tokens = sequence.token_ids(0, position)
+        for _ in range((7 * mask_row + position) % 5):
+            tokens.append(next_token(tokens, self._machine.vocab_size))
+        return tokens[position:]
 
 
 def machine_settings(max_examples: int, steps: int) -> settings:
@@ -49,12 +66,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.failed: set[int] = set()
         self.announced: set[int] = set()
         self.num_requests = 0
+        scheduler.output_tokens.forced = SoloTokens(self)
 
-    def request(self, prompt: list[int], max_tokens: int, n: int, priority: int, **more) -> None:
-        """more: attributes of the sequences."""
+    def request(self, prompt: list[int], max_tokens: int, n: int, priority: int, is_held: bool, **more) -> None:
+        """is_held: masks constrain it. more: attributes of the sequences."""
         choices = [make_sequence(self.num_requests, prompt, max_tokens, priority, choice) for choice in range(n)]
-        for sequence in choices:
+        for mask_row, sequence in enumerate(choices, len(self.sequences)):
             sequence.arrived_at = self.now
+            sequence.mask_row = mask_row if is_held else NO_MASK_ROW
             for name, value in more.items():
                 setattr(sequence, name, value)
         self.num_requests += 1
@@ -92,7 +111,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def fail_step(self, output: SchedulerOutput) -> None:
         victims = [
-            *(row.sequence for row in output.scheduled),
+            *(row.sequence for row in output.rows),
             *self.scheduler._cache.victims_of(output),
             *self.swap_space.victims_of(output),
         ]
@@ -115,7 +134,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert output.num_tokens <= self.config.max_num_batched_tokens
         assert not (output.num_preempted and self.config.admission == "reserve")
         self.check_prompt_tokens(output)
-        if not output.scheduled:
+        if not output.rows:
             return False
         self.in_flight.append((output, self.device.run(output)))
         return True

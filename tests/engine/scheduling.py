@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+from collections.abc import Iterable
 
 from sparkinfer.config import PrefixCacheConfig, SchedulerConfig
 from sparkinfer.engine.block_manager import BlockManager
 from sparkinfer.engine.cache_manager import CacheManager
+from sparkinfer.engine.mask_source import NO_MASK_ROW
 from sparkinfer.engine.prefix_cache import PrefixCache
 from sparkinfer.engine.scheduler import Scheduler
-from sparkinfer.engine.scheduler_output import SchedulerOutput, StepResult
+from sparkinfer.engine.scheduler_output import ScheduledSequence, SchedulerOutput, StepResult
 from sparkinfer.engine.sequence import Sequence
 from sparkinfer.engine.snapshot_pool import SnapshotPool
 from sparkinfer.engine.swap_space import SwapSpace
@@ -17,6 +20,7 @@ from sparkinfer.request import RequestId
 from sparkinfer.sampling_params import SamplingParams
 
 EOS = 0
+NO_TOKEN = -5
 
 
 def next_token(prefix: list[int], vocab_size: int) -> int:
@@ -40,12 +44,16 @@ class PagedDevice:
     """What a device remembers between steps, and nothing else: tokens by pool row, tables and last tokens by slot.
 
     Recurrent state is the list of all tokens that went through a slot; has_state says whether it has to be right.
+    Masks of rows that have one are late as `lateness` has it, again and again.
     """
 
     def __init__(
-        self, num_blocks: int, block_size: int, num_slots: int, vocab_size: int, has_state: bool = False
+        self, num_blocks: int, block_size: int, num_slots: int, vocab_size: int, has_state: bool = False,
+        lateness: Iterable[bool] = (False,),
     ) -> None:
         self.has_state = has_state
+        self.lateness = itertools.cycle(lateness)
+        self.late: dict[int, int | None] = {}  # tokens that wait for a mask, by slot
         self.block_size = block_size
         self.vocab_size = vocab_size
         self.pool: list[int | None] = [None] * (num_blocks * block_size)
@@ -56,35 +64,53 @@ class PagedDevice:
         self.swapped: dict[int, tuple[list[int | None], list[int]]] = {}
 
     def run(self, output: SchedulerOutput) -> StepResult:
-        token_ids = []
+        result = StepResult([])
         self.swap_out(output)
         self.copy_states(output)
         self.swap_in(output)
-        assert len({row.slot for row in output.scheduled}) == len(output.scheduled)
-        for row in output.scheduled:
+        assert len({row.slot for row in output.rows}) == len(output.rows)
+        for row in output.rows:
             table = self.tables[row.slot]
             if row.admitted is not None:
                 table.clear()
                 self.last_token[row.slot] = None
             assert row.first_new_block == len(table) or not row.new_blocks
             table.extend(row.new_blocks)
-            tokens = [self.last_token[row.slot]] if row.token_ids is None else row.token_ids
-            assert len(tokens) == row.num_tokens > 0
-            if row.start == 0:
-                self.states[row.slot] = []
-            assert len(self.states[row.slot]) == row.start or not self.has_state
-            self.states[row.slot] = self.states[row.slot] + tokens
-            for position, token in enumerate(tokens, row.start):
-                self.pool[table[position // self.block_size] * self.block_size + position % self.block_size] = token
+            if row.mask_row != NO_MASK_ROW and row.token_ids is None and row.slot in self.late:
+                token = self.late[row.slot]
+            else:
+                token = self.compute(row, table)
             if row.samples:
-                prefix = [
-                    self.pool[table[i // self.block_size] * self.block_size + i % self.block_size]
-                    for i in range(row.start + row.num_tokens)
-                ]
-                assert prefix == self.states[row.slot] or not self.has_state
-                self.last_token[row.slot] = next_token(prefix, self.vocab_size)
-                token_ids.append(self.last_token[row.slot])
-        return StepResult(token_ids)
+                self.sample(row, token, result)
+        return result
+
+    def compute(self, row: ScheduledSequence, table: list[int]) -> int | None:
+        """The token behind those of the row."""
+        tokens = [self.last_token[row.slot]] if row.token_ids is None else row.token_ids
+        assert len(tokens) == row.num_tokens > 0
+        if row.start == 0:
+            self.states[row.slot] = []
+        assert len(self.states[row.slot]) == row.start or not self.has_state
+        self.states[row.slot] = self.states[row.slot] + tokens
+        for position, token in enumerate(tokens, row.start):
+            self.pool[table[position // self.block_size] * self.block_size + position % self.block_size] = token
+        if not row.samples:
+            return None
+        prefix = [
+            self.pool[table[i // self.block_size] * self.block_size + i % self.block_size]
+            for i in range(row.start + row.num_tokens)
+        ]
+        assert prefix == self.states[row.slot] or not self.has_state
+        return next_token(prefix, self.vocab_size)
+
+    def sample(self, row: ScheduledSequence, token: int | None, result: StepResult) -> None:
+        self.late.pop(row.slot, None)
+        if row.mask_row != NO_MASK_ROW and next(self.lateness):
+            self.late[row.slot] = token
+            result.late_rows.append(len(result.token_ids))
+            token = NO_TOKEN
+        self.last_token[row.slot] = token
+        result.token_ids.append(token)
 
     def swap_out(self, output: SchedulerOutput) -> None:
         for swap_id in output.swap_drops:

@@ -19,7 +19,14 @@ from sparkinfer.engine.scheduler_output import SchedulerOutput
 from sparkinfer.engine.sequence import PrefixHints
 from sparkinfer.engine.snapshot_pool import SnapshotPool
 from sparkinfer.engine.swap_space import SwapSpace
-from tests.engine.scheduler_machine import LIMITS, MAX_MODEL_LEN, VOCAB_SIZES, SchedulerMachine, machine_settings
+from tests.engine.scheduler_machine import (
+    LATENESS,
+    LIMITS,
+    MAX_MODEL_LEN,
+    VOCAB_SIZES,
+    SchedulerMachine,
+    machine_settings,
+)
 from tests.engine.scheduling import PagedDevice
 
 GARBAGE = -7  # a token that no prompt has
@@ -80,13 +87,15 @@ class CachedMachine(SchedulerMachine):
         block_size=st.integers(1, 4),
         num_snapshots=st.sampled_from([None, 0, 1, 3, 20]),
         vocab_size=VOCAB_SIZES,
+        lateness=LATENESS,
         swap_bytes=st.sampled_from([0, 8]),
         checkpoint_tokens=st.integers(0, 5),
         has_files=st.booleans(),
         **LIMITS,
     )
     def start(
-        self, num_blocks, block_size, num_snapshots, vocab_size, swap_bytes, checkpoint_tokens, has_files, **limits
+        self, num_blocks, block_size, num_snapshots, vocab_size, lateness, swap_bytes, checkpoint_tokens, has_files,
+        **limits,
     ):
         config = SchedulerConfig(admission_wait_s=1000.0, **limits)
         has_state = num_snapshots is not None
@@ -98,7 +107,7 @@ class CachedMachine(SchedulerMachine):
         self.files = Files()
         if has_files:
             manager.disk = DiskTier(cache, self.files)
-        device = FiledDevice(num_blocks, block_size, config.max_num_seqs, vocab_size, has_state)
+        device = FiledDevice(num_blocks, block_size, config.max_num_seqs, vocab_size, has_state, lateness)
         self.begin(Scheduler(config, manager, MAX_MODEL_LEN), device, config, swap_space)
         self.num_launches = 0
 
@@ -106,14 +115,15 @@ class CachedMachine(SchedulerMachine):
         prompt=st.lists(st.integers(1, 2), max_size=20),
         max_tokens=st.integers(1, 12),
         n=st.integers(1, 3),
+        is_held=st.booleans(),
         priority=st.integers(0, 1),
         salt=st.sampled_from([b"", b"", b"key"]),
         uses_cache=st.sampled_from([True, True, True, False]),
         turn_starts=st.lists(st.integers(0, 20), max_size=2),
     )
-    def submit(self, prompt, max_tokens, n, priority, salt, uses_cache, turn_starts):
+    def submit(self, prompt, max_tokens, n, is_held, priority, salt, uses_cache, turn_starts):
         hints = PrefixHints(salt, uses_cache, tuple(sorted(turn_starts)))
-        self.request(prompt, max_tokens, n, priority, hints=hints)
+        self.request(prompt, max_tokens, n, priority, is_held, hints=hints)
 
     @rule()
     def schedule_in_vain(self):
