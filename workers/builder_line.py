@@ -19,9 +19,11 @@ from workers.shared_work import IsWanted
 
 SLICE_S = 0.05               # of a processor's time: ten times what a usual schema takes
 QUICK_S = 0.3                # what takes longer is slow
-SLICES_S = (SLICE_S, QUICK_S, 1.0)
+DEAR_S = 1.0                 # what takes longer is refused rather than put off for ever
+SLICES_S = (SLICE_S, QUICK_S, DEAR_S)
 MAX_YIELDS = 2               # in the quick line, then a job is slow; there as often again, then it goes on to its end
 MAX_QUICK, MAX_SLOW = 256, 16  # jobs in line
+MAX_AGE_S = 30.0             # by the clock
 
 
 @dataclass(slots=True, eq=False)
@@ -32,6 +34,7 @@ class Job:
     client_id: int
     is_wanted: IsWanted
     outcome: asyncio.Future[Built | Refused | None]  # None: it took too long
+    arrived_at: float                 # monotonic seconds
     spent_s: float = 0.0              # of a processor's time, in its longest run
     num_yields: int = 0
     number: int = -1                  # by arrival
@@ -96,6 +99,14 @@ class BuilderLine:
             job.num_yields += 1
             return False
         return True
+
+    def take_old(self, now: float) -> list[Job]:
+        """Jobs that have been here for too long leave, those in line; one at work is for its builder to end."""
+        old = [job for job in self._waiting if now - job.arrived_at > MAX_AGE_S]
+        for job in old:
+            self._waiting.remove(job)
+            self.leave(job)
+        return old
 
     def leave(self, job: Job) -> None:
         """A job has come to its end, whatever it was."""

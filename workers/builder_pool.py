@@ -10,7 +10,7 @@ import msgspec
 
 from sparkinfer.errors import RequestError
 from workers.builder import Builder
-from workers.builder_line import BuilderLine, Job
+from workers.builder_line import DEAR_S, MAX_AGE_S, BuilderLine, Job
 from workers.grammar_frame import Built, Lost, Order, Refused, Spent, Working
 from workers.shared_work import IsWanted, NobodyWaitsError
 
@@ -20,7 +20,6 @@ NUM_QUICK, NUM_SLOW = 2, 1
 BOOT_TIMEOUT_S = 60.0
 SILENCE_S = 60.0             # then a builder is dead; a job that gets no processor's time says so every second
 GIVE_UP_TIMEOUT_S = 30.0     # for a process to be ended, on a machine that is busy with others
-MAX_RUN_S = 60.0             # by the clock, where others use the processors
 
 
 class BuilderDiedError(Exception):
@@ -32,6 +31,14 @@ class TooBusyError(RequestError):
 
     def __init__(self) -> None:
         super().__init__(503, "too many complex schemas are being compiled; try again", code="overloaded")
+
+
+class TooDearError(Exception):
+    """A job that takes long was not done: the processors are too busy for it."""
+
+    def __init__(self, working_on: Working | None) -> None:
+        super().__init__()
+        self.working_on = working_on
 
 
 class BuilderPool:
@@ -58,9 +65,9 @@ class BuilderPool:
 
         payload:    a GrammarSpec or a CallCheck in msgpack
         is_wanted:  asked now and then
-        Raises BuilderDiedError, TooBusyError and NobodyWaitsError.
+        Raises BuilderDiedError, TooBusyError, TooDearError and NobodyWaitsError.
         """
-        job = Job(payload, client_id, is_wanted, asyncio.get_running_loop().create_future())
+        job = Job(payload, client_id, is_wanted, asyncio.get_running_loop().create_future(), time.monotonic())
         self._put(job)
         reply = await job.outcome
         return job.working_on if reply is None else reply
@@ -105,7 +112,7 @@ class BuilderPool:
 
     async def _watch(self, builder: Builder, job: Job) -> Built | Refused | Exception | Spent | None:
         """The end of a run; Spent: the job made way. Raises what a dead builder raises."""
-        spent_s, begun_at = 0.0, time.monotonic()
+        spent_s = 0.0
         while True:
             news = await asyncio.wait_for(builder.news(), SILENCE_S)
             if isinstance(news, Built | Refused):
@@ -116,19 +123,26 @@ class BuilderPool:
             if isinstance(news, Working):
                 job.working_on = news
                 continue
-            outcome: Exception | Spent | None = news
             goes_on = self._line.goes_on(job, news.cpu_s, news.cpu_s - spent_s)
-            spent_s = news.cpu_s
+            spent_s, now = news.cpu_s, time.monotonic()
+            for old in self._line.take_old(now):
+                _end(old, _too_old(old))
+            outcome: Exception | Spent | None = news
             if not job.is_wanted():
                 outcome = NobodyWaitsError()
             elif spent_s >= self._limit_s:
                 outcome = None
-            elif time.monotonic() - begun_at > MAX_RUN_S:
-                outcome = TooBusyError()
+            elif now - job.arrived_at > MAX_AGE_S:
+                outcome = _too_old(job)
             elif goes_on:
                 continue
             reply = await asyncio.wait_for(builder.give_up(), GIVE_UP_TIMEOUT_S)
             return outcome if isinstance(reply, Lost) else reply
+
+
+def _too_old(job: Job) -> Exception:
+    """Of a job that has not had its time, since others were in line."""
+    return TooDearError(job.working_on) if job.spent_s >= DEAR_S else TooBusyError()
 
 
 def _end(job: Job, outcome: Built | Refused | Exception | None) -> None:

@@ -25,7 +25,7 @@ from sparkinfer.grammar.matcher import GrammarError, Matcher
 from sparkinfer.grammar.output_grammar import OutputGrammar
 from sparkinfer.grammar.tokenizer_adapter import grammar_tokenizer
 from sparkinfer.text.tokenizer import Tokenizer
-from workers.builder_pool import BuilderDiedError, BuilderPool
+from workers.builder_pool import BuilderDiedError, BuilderPool, TooDearError
 from workers.grammar_frame import Built, Refused, Working
 from workers.shared_work import IsWanted, NobodyWaitsError, SharedWork
 
@@ -103,6 +103,8 @@ class Grammars:
             reply = await self._pool.run(job, client_id, is_wanted)
         except BuilderDiedError as error:
             raise RequestError(500, "the schema could not be compiled", code="grammar_failed") from error
+        except TooDearError as error:
+            raise self._refusal(error.working_on) from None  # another time there may be room for it
         if isinstance(reply, Built):
             return OutputGrammar(reply.lark, reply.approximations)
         refusal = self._refusal(reply)
