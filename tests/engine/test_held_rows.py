@@ -1,0 +1,142 @@
+"""Held sequences run a step ahead of the host: late masks, ends, forced tokens and aborts meanwhile change no token."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from sparkinfer.config import SchedulerConfig
+from sparkinfer.engine import mask_gate
+from sparkinfer.engine.block_manager import BlockManager
+from sparkinfer.engine.cache_manager import CacheManager
+from sparkinfer.engine.engine import Engine
+from sparkinfer.engine.fake_model_runner import ScriptedModelRunner, cycle_script
+from sparkinfer.engine.scheduler import Scheduler
+from sparkinfer.request import RequestId
+from tests.engine.cuda_driver import make_runner
+from tests.engine.engines import EOS, sampling
+from tests.engine.hash_model import VOCAB_SIZE, Rig
+from tests.engine.held_rows import TextWorker, Wish, answer_all, cuda_answers, wishes
+from tests.engine.plain_kernels import use_plain_kernels
+from tests.model.tiny import tiny_gguf
+
+WISHES = wishes(12, VOCAB_SIZE, 40, seed=3)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for a mask: it is late as often as it is asked for in vain."""
+    for name in ("GRACE_S", "LATE_WAIT_S", "POLL_S"):
+        monkeypatch.setattr(mask_gate, name, 0.0)
+
+
+def answers(
+    worker: TextWorker, wanted: list[Wish], aborts: random.Random | None = None, first: int = 0, jumps: bool = True,
+    **rig: object,
+) -> tuple[dict[int, list[int]], Rig]:
+    with Rig(**rig) as made:
+        made.sink = made.engine._sink = worker
+        made.runner.set_mask_source(worker)
+        if jumps:
+            made.engine.scheduler.output_tokens.forced = worker
+        return answer_all(made.engine, worker, wanted, aborts, first), made
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[int, list[int]]:
+    """Each alone, never ahead, its tokens one by one."""
+    found: dict[int, list[int]] = {}
+    for number, wish in enumerate(WISHES):
+        found |= answers(TextWorker(VOCAB_SIZE), [wish], first=number, jumps=False, overlap=False)[0]
+    assert sum(map(len, found.values())) > 100
+    return found
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("num_blocks", [100, 22])
+def test_company_changes_nothing(
+    seed: int, num_blocks: int, expected: dict[int, list[int]], impatient: None
+) -> None:
+    """Masks late up to seed - 1 times, requests aborted, 22 blocks for preemption."""
+    rng = random.Random(seed)
+    worker = TextWorker(VOCAB_SIZE, lambda: rng.randrange(seed or 1))
+    found, rig = answers(
+        worker, WISHES, random.Random(seed), num_blocks=num_blocks, max_num_seqs=6, jumps=seed % 3 > 0,
+        prefill_chunk_tokens=9, max_num_batched_tokens=24,
+    )
+    assert (rig.engine.stats.num_late_masks > 20) == (seed > 1)
+    for number, tokens in expected.items():
+        is_whole = worker.finished[number, 0].finish_reason.name != "ABORT"
+        assert found[number] == (tokens if is_whole else tokens[: len(found[number])])
+    assert any(sequence.finish_reason.name != "ABORT" for sequence in worker.finished.values())
+
+
+def test_patience_changes_nothing(expected: dict[int, list[int]]) -> None:
+    rng = random.Random(1)
+    worker = TextWorker(VOCAB_SIZE, lambda: rng.choice((0, 0, 1, 3, 50)))
+    assert answers(worker, WISHES)[0] == expected
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_a_token_every_step(overlap: bool) -> None:
+    """As many steps as tokens, for those with masks and those without, in each other's company and alone."""
+    wanted: list[Wish] = [([3, 1], {"max_tokens": 30, "ignore_eos": True}, is_held) for is_held in (True, False)]
+    for company in (wanted, wanted[:1]):
+        _, rig = answers(TextWorker(VOCAB_SIZE), company, jumps=False, overlap=overlap)
+        assert rig.engine.stats.num_steps <= 30 + 2 * len(company)
+        assert rig.engine.stats.num_late_masks == 0
+
+
+def test_a_dead_grammar_costs_the_others_no_step(impatient: None) -> None:
+    worker = TextWorker(VOCAB_SIZE)
+    with Rig() as rig:
+        rig.engine._sink = worker
+        rig.runner.set_mask_source(worker)  # and no mask ever comes for row 0, which nobody has begun
+        for number, mask_rows in enumerate(((0,), ())):
+            controls = sampling(max_tokens=20, ignore_eos=True)
+            rig.engine.submit(RequestId(number), 0, [7, 8], controls, mask_rows=mask_rows)
+        while (1, 0) not in worker.finished:
+            rig.engine.step()
+        assert rig.engine.stats.num_steps <= 22
+        assert (0, 0) not in worker.tokens
+        rig.engine.abort(RequestId(0))
+        while rig.engine.has_work:
+            rig.engine.step()
+        rig.engine.check_integrity()
+
+
+@pytest.mark.parametrize("most_late", [0, 3])
+def test_scripts_too(most_late: int) -> None:
+    def engine(worker: TextWorker, *, overlap: bool, jumps: bool) -> Engine:
+        runner = ScriptedModelRunner(cycle_script([5, 6, 7, 8, 9], 25, EOS), 64, 4)
+        runner.set_mask_source(worker, VOCAB_SIZE)
+        scheduler = Scheduler(SchedulerConfig(max_num_seqs=6), CacheManager(BlockManager(64, 4)), 1000)
+        scheduler.output_tokens.forced = worker if jumps else None
+        return Engine(scheduler, runner, worker, overlap)
+
+    rng = random.Random(7)
+    alone: dict[int, list[int]] = {}
+    for number, wish in enumerate(WISHES):
+        worker = TextWorker(VOCAB_SIZE)
+        alone |= answer_all(engine(worker, overlap=False, jumps=False), worker, [wish], first=number)
+    worker = TextWorker(VOCAB_SIZE, lambda: rng.randrange(most_late + 1))
+    assert answer_all(engine(worker, overlap=True, jumps=True), worker, WISHES) == alone
+
+
+@pytest.mark.parametrize("architecture", ["qwen35", "qwen3moe"])
+def test_the_cuda_runner_too(
+    architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, impatient: None
+) -> None:
+    use_plain_kernels(monkeypatch)
+    path = tiny_gguf(architecture, tmp_path)
+    runner = make_runner(path, torch.device("cpu"), 8, num_blocks=64, is_deterministic=True)
+    vocab_size, wanted, rng = 1024, wishes(6, 1024, 12, seed=4), random.Random(2)
+    alone: dict[int, list[int]] = {}
+    for number, wish in enumerate(wanted):
+        alone |= cuda_answers(runner, TextWorker(vocab_size), [wish], first=number)
+    worker = TextWorker(vocab_size, lambda: rng.randrange(4))
+    assert cuda_answers(runner, worker, wanted) == alone
+    runner.close()
