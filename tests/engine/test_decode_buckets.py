@@ -19,5 +19,13 @@ def test_rows_are_split_once_and_padded_below_double(max_num_seqs: int, largest:
     assert all(len(rows) <= size < 2 * len(rows) and size in sizes for rows, size in runs)
 
 
+def test_little_that_exceeds_a_bucket_goes_alone() -> None:
+    sizes = bucket_sizes(256, 128)
+    assert [size for _, size in split_rows(72, sizes)] == [64, 8]
+    assert [size for _, size in split_rows(73, sizes)] == [128]
+    assert [size for _, size in split_rows(65, [32, 64, 128])] == [64, 32]
+    assert [size for _, size in split_rows(3, [8])] == [8]
+
+
 def test_no_rows_need_no_bucket() -> None:
     assert split_rows(0, [1, 2]) == []
