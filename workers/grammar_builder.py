@@ -74,7 +74,7 @@ def build(spec: GrammarSpec | CallCheck, on_begun: OnBegun = lambda path: None) 
         if problem is not None:
             path, text = problem
             return _refused(path or _common(begun), text, "invalid_grammar", spec)
-        return Built(grammar.lark, grammar.approximations)
+        return Built(grammar.lark, grammar.approximations, grammar.free_text)
     except RequestError as error:
         return _refused(error.param, error.message, error.code, spec)
     except RecursionError:

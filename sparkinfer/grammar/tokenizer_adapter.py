@@ -44,11 +44,16 @@ def grammar_tokenizer(tokenizer: Tokenizer) -> LLTokenizer:
     """Takes about a second for a quarter of a million tokens, with the GIL held for a part of it."""
     size = tokenizer.vocab_size
     tokens = [tokenizer.token_bytes(token_id) for token_id in range(size)]
-    special_ids = {*tokenizer.vocabulary.structural_ids.values(), *tokenizer.stop_token_ids}
-    special_ids |= {token_id for token_id in range(size) if tokenizer.is_special(token_id)}
+    special_ids = special_token_ids(tokenizer)
     stops = sorted(tokenizer.stop_token_ids)
     wrapper = _Wrapper(tokens, special_ids, stops[0], tokenizer)
     return LLTokenizer(wrapper, eos_token=stops, slices=list(SLICES))
+
+
+def special_token_ids(tokenizer: Tokenizer) -> set[int]:
+    """Tokens that are no text."""
+    named = {*tokenizer.vocabulary.structural_ids.values(), *tokenizer.stop_token_ids}
+    return named | {token_id for token_id in range(tokenizer.vocab_size) if tokenizer.is_special(token_id)}
 
 
 def byte_tokenizer(special_tokens: Iterable[str]) -> LLTokenizer:

@@ -10,6 +10,7 @@ Runs where it may take long: a client's schema can be as large and as twisted as
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 
@@ -17,7 +18,17 @@ from sparkinfer.errors import RequestError
 from sparkinfer.grammar.client_grammar import lark_rule, regex_rule
 from sparkinfer.grammar.grammar_spec import GrammarSpec
 from sparkinfer.grammar.json_schema import json_object_rule, json_rule
-from sparkinfer.grammar.output_grammar import OutputGrammar, Rule, assemble, choice_rule, literal, marker, text_without
+from sparkinfer.grammar.output_grammar import (
+    PROBE,
+    FreeText,
+    OutputGrammar,
+    Rule,
+    assemble,
+    choice_rule,
+    literal,
+    marker,
+    text_without,
+)
 from sparkinfer.request import (
     ChoiceFormat,
     GrammarFormat,
@@ -30,6 +41,8 @@ from sparkinfer.text.tool_protocols.call_grammar import MARKUP, CallSite, Rules,
 from sparkinfer.text.tool_protocols.protocol import ToolProtocol
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
+
+_PROBE_ESCAPE = json.dumps(PROBE)[2:-1]  # how a literal has it
 
 OnBegun = Callable[[str], None]
 
@@ -47,7 +60,15 @@ def answer_grammar(spec: GrammarSpec, on_begun: OnBegun = lambda path: None) -> 
     else:
         rules["start"] = _reasoning(spec) + _body(spec, rules, answer, calls)
     text = text_without(MARKUP[spec.protocol])
-    return assemble(rules | {"TEXT": text, "REASONING": text, "SEPARATOR": r"/\n{1,2}/"})
+    grammar = assemble(rules | {"TEXT": text, "REASONING": text, "SEPARATOR": r"/\n{1,2}/"})
+    return dataclasses.replace(grammar, free_text=_free_text(spec, rules, grammar.lark))
+
+
+def _free_text(spec: GrammarSpec, rules: Rules, lark: str) -> FreeText | None:
+    if isinstance(spec.output_format, RegexFormat | GrammarFormat) or _PROBE_ESCAPE in lark:
+        return None
+    ends = (rule.text_end for rule in rules.values() if isinstance(rule, Rule))
+    return FreeText(MARKUP[spec.protocol], max(ends, default=""))
 
 
 def _calls(spec: GrammarSpec, rules: Rules, on_begun: OnBegun) -> list[tuple[int, str]]:

@@ -45,10 +45,13 @@ class ArgumentRules:
         self._no_string = self._expansion.part(_NO_STRING, path)
         self._root = self._expansion.part(schema, path)
         self._values: dict[frozenset[int], _Value] = {}
+        self._is_unambiguous = False   # a name tells which of _values is being written
+        self._has_limited_text = False
 
     def rule(self) -> Rule:
         """All ways to call the function. Raises RequestError 400 for a schema that cannot be kept to."""
         shapes = [s for s in self._expansion.shapes((self._root,)) if isinstance(s, ObjectShape)]
+        self._is_unambiguous = len(shapes) == 1 and _num_extra(shapes[0]) <= 1
         values = [self._value(parts) for shape in shapes for parts in self._all_parts(shape)]
         written = self._rules.write(value.others for value in values if value.others is not None)
         self._note_ambiguity(shapes)
@@ -57,8 +60,14 @@ class ArgumentRules:
             fail(self._path, "no arguments satisfy it")
         text = " | ".join(dict.fromkeys(ways))
         return Rule(
-            text, {**SHARED, **written}, tuple(self._expansion.approximations), self._path, self._rules.places
-        )
+            text, {**SHARED, **written}, tuple(self._expansion.approximations), self._path, self._rules.places,
+            self._end if self._has_limited_text else "",
+        )  # fmt: skip
+
+    @property
+    def _end(self) -> str:
+        """What comes behind a value."""
+        return self._tags.value_lead + self._tags.end + "\n"
 
     def _way(self, shape: ObjectShape) -> str | None:
         """The arguments of one shape; None if one that is required has no value."""
@@ -98,7 +107,7 @@ class ArgumentRules:
 
     def _value_texts(self, value: _Value) -> list[str]:
         """The alternatives of a value, each with its end tag."""
-        end = literal(self._tags.value_lead + self._tags.end + "\n")
+        end = literal(self._end)
         texts = [self._rules.terminal(f"({text}) {end}") for text in value.texts]
         if value.others is not None and self._rules.can_be(value.others):
             texts.append(f"{self._rules.name(value.others)} {end}")
@@ -113,9 +122,10 @@ class ArgumentRules:
     def _find_value(self, parts: Parts) -> _Value:
         texts: list[str] = []
         has_others = not parts
-        for shape in self._expansion.shapes(parts) if parts else [StringShape()]:
+        shapes = self._expansion.shapes(parts) if parts else [StringShape()]
+        for shape in shapes:
             if isinstance(shape, StringShape):
-                texts += self._raw(shape)
+                texts += self._raw(shape, self._is_unambiguous and len(shapes) == 1)
             elif isinstance(shape, LiteralShape):
                 strings = [value for value in shape.values if isinstance(value, str)]
                 texts += [literal(text) for text in strings if self._is_free(text)]
@@ -124,9 +134,10 @@ class ArgumentRules:
                 has_others = True
         return _Value(texts, (*parts, self._no_string) if has_others else None)
 
-    def _raw(self, shape: StringShape) -> list[str]:
+    def _raw(self, shape: StringShape, is_alone: bool) -> list[str]:
+        self._has_limited_text = self._has_limited_text or (is_alone and shape.is_limited)
         try:
-            text = raw_string(shape, self._free_of)
+            text = raw_string(shape, self._free_of, is_alone)
             return [f"({text})"] if is_satisfiable(text) else []
         except PatternError as error:
             fail(shape.blamed or self._path, str(error))
@@ -184,3 +195,8 @@ class ArgumentRules:
             values = [self._values[key] for key in keys]
             if len(keys) > 1 and any(v.texts for v in values) and any(v.others is not None for v in values):
                 self._expansion.approximate(f"{self._path}.properties.{name}", "strings and other values by turns")
+
+
+def _num_extra(shape: ObjectShape) -> int:
+    """Alternatives for arguments that the schema does not name."""
+    return sum(len(s.patterns) + (s.additional is not None and s.additional.schema is not False) for s in shape.sources)
