@@ -19,7 +19,7 @@ from sparkinfer.engine.mask_source import NO_MASK_ROW, WORD_BITS, MaskSource
 from sparkinfer.engine.scheduler_output import ScheduledSequence, SchedulerOutput
 from sparkinfer.engine.sequence import SlotId
 from sparkinfer.engine.token_mask import MaskBatch
-from sparkinfer.engine.upload import to_device
+from sparkinfer.engine.upload import on_host, to_device
 
 Words = npt.NDArray[np.int32]
 
@@ -107,11 +107,11 @@ class MaskGate:
             self._late_logits[rows[number].slot] = logits[number].clone()
         if not found:
             return GatedRows(None, late, stale=stale)
-        words = np.stack(list(found.values()))
-        empty = [number for number, is_empty in zip(found, self._are_empty(words).tolist()) if is_empty]
-        masks = MaskBatch(
-            to_device(np.array(list(found), np.int64), logits.device), to_device(words, logits.device)
-        )
+        words = on_host((len(found), len(next(iter(found.values())))), torch.int32, logits.device)
+        np.stack(list(found.values()), out=words.numpy())
+        empty = [number for number, is_empty in zip(found, self._are_empty(words.numpy()).tolist()) if is_empty]
+        numbers = to_device(np.array(list(found), np.int64), logits.device)
+        masks = MaskBatch(numbers, words.to(logits.device, non_blocking=True))
         return GatedRows(masks, late, empty, stale)
 
     def _fetch(

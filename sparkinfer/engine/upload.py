@@ -10,6 +10,11 @@ import torch
 from torch import Tensor
 
 
+def on_host(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Memory to fill whose `to(device, non_blocking=True)` waits for nothing; contents are arbitrary."""
+    return torch.empty(shape, dtype=dtype, pin_memory=device.type != "cpu")
+
+
 def to_device(array: npt.NDArray[Any], device: torch.device) -> Tensor:
     """A tensor of the array, in order on the current stream; on the CPU it may be the array itself.
 
