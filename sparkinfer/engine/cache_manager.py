@@ -15,10 +15,10 @@ from sparkinfer.engine.disk_tier import DiskTier
 from sparkinfer.engine.prefix_cache import PrefixCache, token_key
 from sparkinfer.engine.prefix_node import PrefixNode
 from sparkinfer.engine.reliance import Reliance
+from sparkinfer.engine.rolling_snapshots import RollingSnapshots
 from sparkinfer.engine.scheduler_output import SchedulerOutput, StateCopy
 from sparkinfer.engine.sequence import BlockId, Sequence
 from sparkinfer.engine.shared_prefill import SharedPrefill
-from sparkinfer.engine.snapshot_pool import SnapshotId
 from sparkinfer.engine.swap_space import SwapSpace
 
 
@@ -30,7 +30,6 @@ class Lease:
     node: PrefixNode                     # deepest node of its tokens, locked
     num_matched_blocks: int
     checkpoints: list[int] = field(default_factory=list)  # positions still to be saved, nearest last
-    rolling: list[tuple[int, SnapshotId]] = field(default_factory=list)  # newest two of its decode, by position
 
 
 class CacheManager:
@@ -53,7 +52,7 @@ class CacheManager:
         self._leases: dict[Sequence, Lease] = {}
         self._shared_prefill = SharedPrefill(block_manager.block_size, self._has_state)
         self._reliance = Reliance()
-        self._num_rolling = 0
+        self._rolling = RollingSnapshots(prefix_cache) if self._has_state and prefix_cache else None
         self.disk: DiskTier | None = None
         self._state_copies: list[StateCopy] = []
 
@@ -128,8 +127,9 @@ class CacheManager:
         """One more block for a sequence whose blocks are full; the caller has asked can_allocate."""
         new_blocks = tuple(self.allocate(1))
         sequence.block_table.extend(new_blocks)
-        if self._has_state:
-            self._save_rolling(sequence)
+        snapshot = self._rolling.renew(sequence) if self._rolling is not None and sequence in self._leases else None
+        if snapshot is not None:
+            self._state_copies.append(StateCopy(sequence.slot, snapshot, restores=False))
         return new_blocks
 
     def start_chunk(self, sequence: Sequence, num_tokens: int) -> int:
@@ -165,6 +165,8 @@ class CacheManager:
     def complete(self, output: SchedulerOutput) -> None:
         """The step has run."""
         self._reliance.complete(output.epoch)
+        if self._rolling is not None:
+            self._rolling.settle()
         if self.disk is not None:
             self.disk.completed_epoch = output.epoch
 
@@ -202,7 +204,7 @@ class CacheManager:
         cached = () if cache is None else [node.block for node in cache.nodes()]
         self._block_manager.check_integrity(block_tables, cached)
         if cache is not None:
-            cache.check_integrity([snapshot for lease in self._leases.values() for _, snapshot in lease.rolling])
+            cache.check_integrity([] if self._rolling is None else self._rolling.snapshots)
 
     def _allocate_one(self) -> BlockId | None:
         return self.allocate(1)[0] if self.can_allocate(1) else None
@@ -248,26 +250,6 @@ class CacheManager:
             cache.attach(lease.node, snapshot)
             self._state_copies.append(StateCopy(sequence.slot, snapshot, restores=False))
 
-    def _save_rolling(self, sequence: Sequence) -> None:
-        """Keep the state at this block boundary, for whoever continues from the answer.
-
-        Two are kept: the sequence may turn out to have ended before the newest. Running sequences hold at most half
-        of all snapshots.
-        """
-        cache, lease = self.prefix_cache, self._leases.get(sequence)
-        if lease is None or cache is None or cache.snapshots is None:
-            return
-        if len(lease.rolling) == 2:
-            snapshot: SnapshotId | None = lease.rolling.pop(0)[1]
-        elif 2 * self._num_rolling + 1 < cache.snapshots.num_snapshots:
-            snapshot = cache.allocate_snapshot()
-            self._num_rolling += snapshot is not None
-        else:
-            return
-        if snapshot is not None:
-            lease.rolling.append((sequence.num_computed_tokens, snapshot))
-            self._state_copies.append(StateCopy(sequence.slot, snapshot, restores=False))
-
     def _end_lease(self, sequence: Sequence, lease: Lease, is_sound: bool) -> None:
         cache = self.prefix_cache
         assert cache is not None
@@ -275,25 +257,16 @@ class CacheManager:
             num_valid = min(sequence.num_computed_tokens, sequence.num_tokens)
             if num_valid // self.block_size > lease.node.depth:
                 self._insert(sequence, lease, token_key(sequence.token_ids(0, num_valid)), num_valid)
-        self._end_rolling(lease, cache, is_sound)
+        if self._rolling is not None:
+            path = {node.depth * self.block_size: node for node in lease.node.path()} if is_sound else {}
+            self._rolling.end(sequence, path)
         computed = [node for node in lease.node.path() if node.depth > lease.num_matched_blocks]
+        for node in reversed(computed):
+            cache.touch(node)  # it is from its end on that a conversation may go on
         cache.unlock(lease.node)
         if not is_sound:
             for node in reversed(computed):
                 cache.forget(node)
-
-    def _end_rolling(self, lease: Lease, cache: PrefixCache, is_sound: bool) -> None:
-        by_depth = {position // self.block_size: snapshot for position, snapshot in lease.rolling}
-        self._num_rolling -= len(by_depth)
-        lease.rolling.clear()
-        for node in lease.node.path():
-            if not by_depth or not is_sound:
-                break
-            if node.depth in by_depth:
-                cache.attach(node, by_depth.pop(node.depth))
-        for snapshot in by_depth.values():
-            assert cache.snapshots is not None
-            cache.snapshots.free(snapshot)
 
 
 _NOWHERE = PrefixNode(None, b"", BlockId(-1), 0)  # of sequences that have nothing to do with the cache

@@ -168,11 +168,15 @@ class PrefixCache:
             self._snapshot_nodes.move_to_end(node)
 
     def allocate_snapshot(self) -> SnapshotId | None:
-        """A free snapshot, the least recently used one if need be; None when all are held by running sequences."""
+        """A free snapshot, if need be the least recently used one, of those that no running sequence has first.
+
+        None when all are held by answers that are not at their end.
+        """
         assert self.snapshots is not None
         snapshot = self.snapshots.allocate()
         if snapshot is None and self._snapshot_nodes:
-            node = next(iter(self._snapshot_nodes))
+            oldest = next(iter(self._snapshot_nodes))
+            node = next((node for node in self._snapshot_nodes if not node.users), oldest)
             if self.on_evict is not None:
                 self.on_evict(node)
             self._drop_snapshot(node)
