@@ -32,6 +32,7 @@ MASK_TIMEOUT_S = 10.0      # for one mask, from the token before it; then its re
 MAX_SLOW_BYTES = 512 << 20  # estimated, of the grammars of all running answers
 
 OnFailure = Callable[[RequestId, RequestError], None]
+Batch = deque[tuple["ConstrainedChoice", list[int]]]  # with the tokens that have come
 
 
 @dataclass(slots=True, eq=False)
@@ -97,7 +98,7 @@ class MaskWriter:
         lane, start = _lane(grammar, row), grammar.start.copy()
         constrained = ConstrainedChoice(request_id, row, lane, grammar, start, position, time.monotonic())
         self._choices[request_id, choice] = constrained
-        self._submit(lane, [functools.partial(self._publish, constrained)], [constrained])
+        self._submit(lane, deque([(constrained, [])]))
 
     def push(self, request_id: RequestId, choice: int, token_id: int) -> None:
         """A token of any choice; nothing happens before `flush`, and for one without a grammar nothing at all."""
@@ -113,8 +114,7 @@ class MaskWriter:
         """Have the next masks of the choices pushed computed."""
         for lane, news in enumerate(self._news):
             if news:
-                jobs = [functools.partial(self._advance, *item) for item in news.values()]
-                self._submit(lane, jobs, [constrained for constrained, _ in news.values()])
+                self._submit(lane, deque(news.values()))
                 news.clear()
 
     def end(self, request_id: RequestId, choice: int) -> None:
@@ -147,24 +147,29 @@ class MaskWriter:
             if not future.done():
                 future.set_result([self._free.popleft() for _ in range(count)])
 
-    def _submit(
-        self, lane: int, jobs: list[functools.partial[None]], choices: list[ConstrainedChoice]
-    ) -> None:
-        future = self._threads[lane].submit(_run, jobs)
-        future.add_done_callback(functools.partial(self._on_done, choices))
-
-    def _on_done(self, choices: list[ConstrainedChoice], future: Future[None]) -> None:
-        """On the mask's thread: a fault of ours, or a panic of native code, which is no Exception."""
-        error = future.exception()
-        if error is not None:
-            log.error("masks could not be computed", exc_info=error)
-            for constrained in choices:
-                self._fail(constrained, RequestError(500, f"the grammar cannot go on: {error}", code="grammar_failed"))
+    def _submit(self, lane: int, batch: Batch) -> None:
+        future = self._threads[lane].submit(self._run, batch)
+        future.add_done_callback(functools.partial(self._on_done, lane, batch))
 
     # On a thread of the row
 
+    def _on_done(self, lane: int, batch: Batch, future: Future[None]) -> None:
+        """What fails is the first of those left: a fault of ours, or a panic of native code, which is no Exception."""
+        error = future.exception()
+        if error is not None:
+            log.error("a mask could not be computed", exc_info=error)
+            constrained, _ = batch.popleft()
+            constrained.grammar.has_failed = True  # what its copies share may be broken
+            self._fail(constrained, RequestError(500, f"the grammar cannot go on: {error}", code="grammar_failed"))
+            self._submit(lane, batch)
+
+    def _run(self, batch: Batch) -> None:
+        while batch:
+            self._advance(*batch[0])
+            batch.popleft()
+
     def _advance(self, constrained: ConstrainedChoice, token_ids: list[int]) -> None:
-        """token_ids: several where the grammar left no choice."""
+        """token_ids: none before the first mask, several where the grammar left no choice."""
         if not constrained.is_open:
             return
         try:
@@ -174,7 +179,7 @@ class MaskWriter:
             self._fail(constrained, _failed(constrained.grammar, error))
             return
         constrained.position += len(token_ids)
-        self._stats.num_forced_tokens += len(token_ids) - 1
+        self._stats.num_forced_tokens += max(0, len(token_ids) - 1)
         self._publish(constrained)
 
     def _publish(self, constrained: ConstrainedChoice) -> None:
@@ -217,8 +222,3 @@ def _too_complex(reason: str) -> RequestError:
 
 def _stand_back() -> None:
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), SLOW_NICENESS)  # of this thread, on Linux
-
-
-def _run(jobs: list[functools.partial[None]]) -> None:
-    for job in jobs:
-        job()

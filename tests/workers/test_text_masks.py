@@ -157,7 +157,33 @@ def test_a_panic_fails_its_own_request(caplog: pytest.LogCaptureFixture) -> None
         assert "panicked" in error.message
 
     with_writer(body)
-    assert "masks could not be computed" in caplog.text
+    assert "a mask could not be computed" in caplog.text
+
+
+def test_a_panic_leaves_the_others_of_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    class BreaksLater(Odd):
+        def fill(self, _: object) -> None:
+            pass
+
+        def accept(self, _: int) -> None:
+            raise BaseException("panicked")
+
+    async def body(writer: MaskWriter, masks: TableMasks, failures: list[tuple[RequestId, RequestError]]) -> None:
+        rows = await writer.take_rows(3)
+        broken = CompiledGrammar(BreaksLater(), (), 0)  # type: ignore[arg-type]
+        for number, row in enumerate(rows):
+            writer.begin(RequestId(number), 0, row, broken if number == 1 else grammar("start: /[ab]+/"), 0)
+            await until(lambda row=row: masks.ready(row, 0) is not None)
+        for number in range(3):
+            writer.push(RequestId(number), 0, ord("a"))
+        writer.flush()
+        await until(lambda: failures and masks.ready(rows[0], 1) is not None and masks.ready(rows[2], 1) is not None)
+        ((request_id, error),) = failures
+        assert (request_id, error.status) == (1, 500)
+        assert broken.has_failed
+
+    monkeypatch.setattr(text_masks, "NUM_THREADS", 1)
+    with_writer(body)
 
 
 def test_a_mask_that_never_comes_fails_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
