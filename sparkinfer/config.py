@@ -136,7 +136,7 @@ class GrammarConfig:
     """[grammar]: how tool calls and structured output are held to their form, and what a client's schema may cost."""
 
     enabled: bool = True                       # False: the model is only told, and what it wrote is checked
-    compile_timeout_s: float = _limited(3.0, low=0.05, high=600)  # for one schema, then 400
+    compile_timeout_s: float = _limited(3.0, low=0.05, high=600)  # of a processor's time, for one schema; then 400
     max_schema_kib: int = _limited(1024, low=1, high=16384)       # tools and form of output of one request together
     cache_mib: int = _limited(64, low=0, high=65536)              # compiled grammars in each text worker
     fast_forward: bool = True                  # tokens that a grammar leaves no choice about are not sampled

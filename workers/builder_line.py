@@ -1,7 +1,7 @@
 """Which job the grammar builders do next. Knows what jobs have cost so far; never processes or grammars.
 
 A job begins in the quick line. One that outlasts its slice of a processor's time makes way for those that have had
-less, and starts anew behind them; what is not cheap goes on in the slow line, which has a builder of its own. So a
+less, and starts anew behind them; what is not cheap goes on in the slow line, which has builders of its own. So a
 request waits for the first slices of others, not for their work. Among equals the client that was served least comes
 first, then the smaller job.
 """
@@ -22,6 +22,7 @@ QUICK_S = 0.3                # what takes longer is slow
 DEAR_S = 1.0                 # what takes longer is refused rather than put off for ever
 SLICES_S = (SLICE_S, QUICK_S, DEAR_S)
 MAX_YIELDS = 2               # in the quick line, then a job is slow; there as often again, then it goes on to its end
+RUN_MS = 10                  # what a client is charged for any run, beside the slices that it uses up
 MAX_QUICK, MAX_SLOW = 256, 16  # jobs in line
 MAX_AGE_S = 30.0             # by the clock
 
@@ -80,6 +81,7 @@ class BuilderLine:
         job = min((job for job in self._waiting if job.is_slow == is_slow), key=self._rank, default=None)
         if job is not None:
             self._waiting.remove(job)
+            self._fair_share.charge(job.client_id, RUN_MS)
         return job
 
     def goes_on(self, job: Job, spent_s: float, news_s: float) -> bool:

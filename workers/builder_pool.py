@@ -16,7 +16,7 @@ from workers.shared_work import IsWanted, NobodyWaitsError
 
 log = logging.getLogger("text")
 
-NUM_QUICK, NUM_SLOW = 2, 1
+NUM_QUICK, NUM_SLOW = 2, 2
 BOOT_TIMEOUT_S = 60.0
 SILENCE_S = 60.0             # then a builder is dead; a job that gets no processor's time says so every second
 GIVE_UP_TIMEOUT_S = 30.0     # for a process to be ended, on a machine that is busy with others

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -15,13 +15,10 @@ class NobodyWaitsError(Exception):
     """What all who asked for have lost interest in was left undone."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Piece(Generic[T]):
-    askers: list[IsWanted] = field(default_factory=list)
-    task: asyncio.Task[T] | None = None
-
-    def is_wanted(self) -> bool:
-        return any(is_open() for is_open in self.askers)
+    askers: list[IsWanted]
+    task: asyncio.Task[T]
 
 
 class SharedWork(Generic[T]):
@@ -38,13 +35,26 @@ class SharedWork(Generic[T]):
         Raises what `work` raises.
         """
         while True:
-            piece = self._pieces.setdefault(key, _Piece())
-            piece.askers.append(is_open)
-            if piece.task is None:
-                piece.task = asyncio.get_running_loop().create_task(work(piece.is_wanted))
-                piece.task.add_done_callback(lambda _: self._pieces.pop(key))
+            piece = self._pieces.get(key)
+            if piece is None or piece.task.done():
+                piece = self._begin(key, is_open, work)
+            else:
+                piece.askers.append(is_open)
             try:
                 return await asyncio.shield(piece.task)
             except NobodyWaitsError:
                 if not is_open():
                     raise
+
+    def _begin(
+        self, key: bytes, is_open: IsWanted, work: Callable[[IsWanted], Coroutine[None, None, T]]
+    ) -> _Piece[T]:
+        askers = [is_open]
+        task = asyncio.get_running_loop().create_task(work(lambda: any(is_open() for is_open in askers)))
+        piece = self._pieces[key] = _Piece(askers, task)
+        task.add_done_callback(lambda _: self._end(key, piece))
+        return piece
+
+    def _end(self, key: bytes, piece: _Piece[T]) -> None:
+        if self._pieces.get(key) is piece:
+            del self._pieces[key]
