@@ -5,6 +5,7 @@ Whatever the Scheduler asks of the KV pool goes through here, so that it can ign
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -40,19 +41,25 @@ class CacheManager:
     """
 
     def __init__(
-        self, block_manager: BlockManager, prefix_cache: PrefixCache | None = None, swap_space: SwapSpace | None = None
+        self, block_manager: BlockManager, prefix_cache: PrefixCache | None = None, swap_space: SwapSpace | None = None,
+        prompt_grid: int = 0,
     ) -> None:
+        """prompt_grid: not 0 where a prompt's numbers must not depend on what is cached, though an answer's tokens are
+        computed in another way: checkpoints lie at multiples of so many tokens, and answers are not shared.
+        """
         self.num_blocks = block_manager.num_blocks
         self.block_size = block_manager.block_size
         self.num_blocks_for = block_manager.num_blocks_for
         self.prefix_cache = prefix_cache
         self.swap_space = swap_space or SwapSpace(0, 1, 0)  # of sequences that the blocks do not suffice for
         self._block_manager = block_manager
+        self.prompt_grid = prompt_grid
         self._has_state = prefix_cache is not None and prefix_cache.snapshots is not None
         self._leases: dict[Sequence, Lease] = {}
         self._shared_prefill = SharedPrefill(block_manager.block_size, self._has_state)
         self._reliance = Reliance()
-        self._rolling = RollingSnapshots(prefix_cache) if self._has_state and prefix_cache else None
+        keeps_answers = self._has_state and not prompt_grid
+        self._rolling = RollingSnapshots(prefix_cache) if keeps_answers and prefix_cache else None
         self.disk: DiskTier | None = None
         self._state_copies: list[StateCopy] = []
 
@@ -83,7 +90,7 @@ class CacheManager:
             return False
         if self._shared_prefill.is_waiting(sequence):
             return True
-        data = token_key(sequence.token_ids(0, sequence.num_tokens))
+        data = token_key(sequence.token_ids(0, self._num_shared(sequence)))
         node = cache.match(data, sequence.hints.salt)
         if self._shared_prefill.must_wait(sequence, data, node.depth * self.block_size):
             return True
@@ -94,7 +101,7 @@ class CacheManager:
         cache = self.prefix_cache
         if cache is None or not sequence.hints.uses_cache or sequence.num_swapped_tokens:
             return Lease(b"", _NOWHERE, 0)
-        data = token_key(sequence.token_ids(0, sequence.num_tokens))
+        data = token_key(sequence.token_ids(0, self._num_shared(sequence)))
         if self.disk is not None:
             self._state_copies += self.disk.graft(sequence, data, self._allocate_one)
         node = cache.match(data, sequence.hints.salt)
@@ -206,6 +213,10 @@ class CacheManager:
         if cache is not None:
             cache.check_integrity([] if self._rolling is None else self._rolling.snapshots)
 
+    def _num_shared(self, sequence: Sequence) -> int:
+        """Known tokens that may be another's too."""
+        return sequence.num_prompt_tokens if self.prompt_grid else sequence.num_tokens
+
     def _allocate_one(self) -> BlockId | None:
         return self.allocate(1)[0] if self.can_allocate(1) else None
 
@@ -224,7 +235,8 @@ class CacheManager:
         cache.stats.num_tokens_reused += num_cached_tokens
         if self._has_state:
             lease.checkpoints = plan_checkpoints(
-                sequence.hints.turn_starts, sequence.num_tokens, num_cached_tokens, cache.config, self.block_size
+                sequence.hints.turn_starts, len(lease.data) // 4, num_cached_tokens, cache.config,
+                math.lcm(self.block_size, self.prompt_grid or 1),
             )
         self._leases[sequence] = lease
         self._shared_prefill.add(sequence, lease.data, lease.checkpoints)
@@ -254,7 +266,7 @@ class CacheManager:
         cache = self.prefix_cache
         assert cache is not None
         if is_sound:
-            num_valid = min(sequence.num_computed_tokens, sequence.num_tokens)
+            num_valid = min(sequence.num_computed_tokens, self._num_shared(sequence))
             if num_valid // self.block_size > lease.node.depth:
                 self._insert(sequence, lease, token_key(sequence.token_ids(0, num_valid)), num_valid)
         if self._rolling is not None:

@@ -32,12 +32,13 @@ def num_snapshots_within(config: PrefixCacheConfig, bytes_per_snapshot: int, fre
 
 def make_cache(
     config: PrefixCacheConfig, *, num_blocks: int, block_size: int, bytes_per_snapshot: int, free: int,
-    bytes_per_block: int = 0, swap_gib: float = 0.0,
+    bytes_per_block: int = 0, swap_gib: float = 0.0, prompt_grid: int = 0,
 ) -> CacheManager:
     """The manager of a pool of blocks, with the prefix cache over it if that is enabled, and swap space if there is.
 
     bytes_per_snapshot:  recurrent state of one sequence, 0 for models without any
     free:                bytes of host memory that may be had
+    prompt_grid:         as CacheManager has it
     Raises ConfigError when the swap space cannot be held.
     """
     if swap_gib * GIB > free:
@@ -46,8 +47,8 @@ def make_cache(
     free -= int(swap_gib * GIB)
     block_manager = BlockManager(num_blocks, block_size)
     if not config.enabled:
-        return CacheManager(block_manager, swap_space=swap_space)
+        return CacheManager(block_manager, swap_space=swap_space, prompt_grid=prompt_grid)
     snapshots = None
     if bytes_per_snapshot:
         snapshots = SnapshotPool(num_snapshots_within(config, bytes_per_snapshot, free), bytes_per_snapshot)
-    return CacheManager(block_manager, PrefixCache(config, block_manager, snapshots), swap_space)
+    return CacheManager(block_manager, PrefixCache(config, block_manager, snapshots), swap_space, prompt_grid)

@@ -42,7 +42,7 @@ class Scheduler:
         capacity_tokens = cache.num_blocks * cache.block_size
         self._admission_control = AdmissionControl(config, max_model_len, capacity_tokens)
         self._placement = Placement(self._cache, config.max_num_seqs, config.admission == "reserve")
-        self._step = StepBuilder(config)
+        self._step = StepBuilder(config, cache.prompt_grid)
         self.output_tokens = OutputTokens(cache.block_size)
         self._waiting = WaitingQueue(self._cache.should_wait)
         self._running: list[Sequence] = []

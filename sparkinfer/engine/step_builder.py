@@ -11,9 +11,11 @@ from sparkinfer.engine.sequence import BlockId, Sequence
 class StepBuilder:
     """Adds rows to `output`; the counters of a sequence advance as soon as its row is added."""
 
-    def __init__(self, config: SchedulerConfig) -> None:
+    def __init__(self, config: SchedulerConfig, prompt_grid: int = 0) -> None:
+        """prompt_grid: as CacheManager has it; not 0: chunks are multiples of it, but for a prompt's last."""
         self.output = SchedulerOutput()
         self._policy = make_policy(config)
+        self._grid = prompt_grid
         self.is_strict = self._policy.is_strict
 
     def begin(self) -> SchedulerOutput:
@@ -33,7 +35,8 @@ class StepBuilder:
         """Most tokens that the next prompt may get; is_alone: no other prompt wants a part of this step."""
         output = self.output
         num_prompt_tokens = output.num_tokens - output.num_decode_tokens
-        return self._policy.chunk_tokens(output.num_decode_tokens, num_prompt_tokens, is_alone)
+        most = self._policy.chunk_tokens(output.num_decode_tokens, num_prompt_tokens, is_alone)
+        return most - most % self._grid if self._grid else most
 
     def add_decode(self, sequence: Sequence, new_blocks: tuple[BlockId, ...]) -> None:
         """The next token of a sequence all of whose known tokens are computed; new_blocks are in its table already."""
@@ -64,6 +67,8 @@ class StepBuilder:
         """The next tokens of one prompt, `most` at most; the first chunk brings the device what it keeps in a slot."""
         start = sequence.num_computed_tokens
         remaining = sequence.num_prefill_tokens - start
+        if self._grid:
+            most = min(most, sequence.num_prompt_tokens - start) if start < sequence.num_prompt_tokens else self._grid
         num_tokens = min(remaining, most)
         samples = num_tokens == remaining and sequence.max_output_tokens > 0
         admitted: Admission | None = None
