@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
 from functools import cache
@@ -46,7 +47,8 @@ def _target() -> tuple[Any, Any]:
     """A target machine, and an engine that holds what is loaded."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    llvm.load_library_permanently("libm.so.6")
+    with contextlib.suppress(RuntimeError):  # a C library that has no libm of its own
+        llvm.load_library_permanently("libm.so.6")
     name = _restricted[0] if _restricted is not None else _host()[0]
     has = cpu_features()
     features = ",".join(f"{'+' if feature in has else '-'}{feature}" for feature in sorted(_host()[1]))
