@@ -33,6 +33,12 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(mask_gate, name, 0.0)
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every mask that comes is waited for."""
+    monkeypatch.setattr(mask_gate, "GRACE_S", 60.0)
+
+
 def answers(
     worker: TextWorker, wanted: list[Wish], aborts: random.Random | None = None, first: int = 0, jumps: bool = True,
     **rig: object,
@@ -81,7 +87,7 @@ def test_patience_changes_nothing(expected: dict[int, list[int]]) -> None:
 
 
 @pytest.mark.parametrize("overlap", [True, False])
-def test_a_token_every_step(overlap: bool) -> None:
+def test_a_token_every_step(overlap: bool, patient: None) -> None:
     """As many steps as tokens, for those with masks and those without, in each other's company and alone."""
     wanted: list[Wish] = [([3, 1], {"max_tokens": 30, "ignore_eos": True}, is_held) for is_held in (True, False)]
     for company in (wanted, wanted[:1]):
