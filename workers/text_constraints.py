@@ -13,7 +13,7 @@ from ipc.mask_table import rows_per_text_worker
 from ipc.status_board import TextGauge
 from sparkinfer.errors import RequestError
 from sparkinfer.grammar.grammar_cache import CompiledGrammar
-from sparkinfer.request import Request, RequestId
+from sparkinfer.request import GrammarFormat, OutputFormat, RegexFormat, Request, RequestId
 from sparkinfer.text.prompt_encoder import EncodedPrompt
 from sparkinfer.text.tokenizer import Tokenizer
 from workers.mask_stats import MaskStats
@@ -73,6 +73,8 @@ class Constraints:
 
         is_open: whether the request is still open
         """
+        if not self._config.enabled:
+            _refuse_unchecked(request.output_format)
         asker = Asker(request.client_id, is_open)
         spec = encoded.grammar_spec
         grammar = await self._grammars.compiled(spec, asker) if spec is not None else None
@@ -127,3 +129,11 @@ class Constraints:
         status.set_gauge(TextGauge.MASK_US, stats.total_us)
         for number, count in enumerate(stats.counts):
             status.set_gauge(TextGauge.FIRST_MASKS + number, count)
+
+
+def _refuse_unchecked(output_format: OutputFormat | None) -> None:
+    """Raises RequestError 400 for a form that nothing but a grammar holds an answer to."""
+    if isinstance(output_format, RegexFormat | GrammarFormat):
+        name = "regex" if isinstance(output_format, RegexFormat) else "grammar"
+        message = f"{name}: this server has grammars switched off, and nothing else keeps an answer to one"
+        raise RequestError(400, message, param=name, code="unsupported_response_format")

@@ -49,7 +49,8 @@ def parse_json(text: str, what: str, *, param: str | None = None, allows_repeats
             parse_float=_finite_float,
         )  # fmt: skip
     except ValueError as error:
-        raise RequestError(400, f"{what} is not valid JSON: {error}", param=param) from error
+        reason = str(error).partition(";")[0]  # Python's advice on long numbers is not for clients
+        raise RequestError(400, f"{what} is not valid JSON: {reason}", param=param) from error
     if _SURROGATE_ESCAPE.search(text) and _SURROGATE.search(json.dumps(value, ensure_ascii=False)):
         raise RequestError(400, f"{what} contains a lone UTF-16 surrogate", param=param)
     return value

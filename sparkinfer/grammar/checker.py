@@ -6,6 +6,8 @@ the formats that grammars hold are held here too.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import math
 import threading
 import time
@@ -74,6 +76,12 @@ def _enum(validator: Any, values: Any, value: Any, schema: Any) -> Iterator[Vali
     elif (isinstance(value, bool), value) not in _scalars(values):
         shown = ", ".join(map(repr, values[:_MAX_SHOWN])) + (", ..." if len(values) > _MAX_SHOWN else "")
         yield ValidationError(f"{value!r} is not one of {shown}")
+
+
+def _any_of(validator: Any, children: list[Any], value: Any, _: Any) -> Iterator[ValidationError]:
+    """As the library has it, but the reasons why each of a thousand alternatives is none are not collected."""
+    if all(next(validator.descend(value, child, schema_path=i), None) for i, child in enumerate(children)):
+        yield ValidationError(f"{value!r:.400} is not valid under any of the given schemas")
 
 
 def _scalars(values: list[Any]) -> frozenset[tuple[bool, Any]]:
@@ -171,10 +179,10 @@ for _name in ("date", "time", "date-time", "duration", "email", "hostname", "ipv
     _format = compiled(checked_pattern(_name) or "")
     _FORMATS.checks(_name)(lambda value, form=_format: not isinstance(value, str) or form.search(value) is not None)
 
-_OWN = {
+_OWN: dict[str, Keyword] = {
     "multipleOf": _multiple_of, "pattern": _pattern, "items": _items, "enum": _enum, "dependencies": _dependencies,
     "patternProperties": _pattern_properties, "additionalProperties": _additional_properties,
-    "uniqueItems": _unique_items, "if": _if,
+    "uniqueItems": _unique_items, "if": _if, "anyOf": _any_of,
 }  # fmt: skip
 _DEEPER = (
     "$ref", "allOf", "anyOf", "oneOf", "not", "if", "items", "prefixItems", "contains", "properties", "propertyNames",
@@ -182,6 +190,18 @@ _DEEPER = (
 )  # fmt: skip
 _KEYWORDS: dict[str, Keyword] = {**Draft202012Validator.VALIDATORS, **_OWN}
 _Validator = extend(Draft202012Validator, _OWN | {name: _limited(_KEYWORDS[name]) for name in _DEEPER})
+
+
+@contextlib.contextmanager
+def _without_collections() -> Iterator[None]:
+    """One of the whole process's garbage takes as long as a check may, and would count as a part of it."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class Checker:
@@ -203,7 +223,8 @@ class Checker:
         """
         _effort.until, _effort.depth, _effort.steps = time.thread_time() + MAX_CHECK_S, 0, 0
         try:
-            error = next(self._validator.iter_errors(value), None)
+            with _without_collections():
+                error = next(self._validator.iter_errors(value), None)
         except _TooLongError:
             return "$: it cannot be checked in time"
         except (PatternError, RecursionError) as failure:

@@ -15,6 +15,7 @@ from sparkinfer.grammar.trial import possible_beginning
 
 _NO_TEXT = re.compile(r'"(?:[^"\\\n]|\\.)*"|/(?:[^/\\\n]|\\.)+/|//[^\n]*|#[^\n]*')  # strings, expressions, comments
 _SPECIAL = re.compile(r"<[^<>\s][^<>\n]*>")
+_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)", re.DOTALL)
 _OPTIONS = re.compile(r"^\s*%llguidance\s*\{\s*\}\s*$", re.MULTILINE)
 
 
@@ -55,13 +56,31 @@ def _escaped_slashes(pattern: str) -> str:
     return re.sub(r"(\\.)|/", lambda match: match[1] or r"\/", pattern, flags=re.DOTALL)
 
 
+def _unescaped(gbnf: str) -> str:
+    r"""GBNF with characters beyond ASCII instead of their numbers, which mean something else in Lark's notation.
+
+    >>> print(_unescaped(r'root ::= "\u00e9" [\U0001F600\u005d] "\\u"'))
+    root ::= "é" [😀\x5d] "\\u"
+    """
+    def plain(match: re.Match[str]) -> str:
+        digits = match[1] or match[2] or match[3]
+        if digits is None:
+            return match[0]
+        code = int(digits, 16)
+        if not any(low <= code <= high for low, high in char_set.EVERY):
+            raise ValueError(f"{match[0]} is no character")
+        return f"\\x{code:02x}" if code < 0x80 else chr(code)
+
+    return _ESCAPE.sub(plain, gbnf)
+
+
 def lark_rule(grammar: str, path: str, kept_out: Collection[str] = ()) -> Rule:
     """Text of a grammar in Lark's notation, or in GBNF; its rules are its own. Raises RequestError 400.
 
     kept_out: what the text must not begin with, blanks aside
     """
     try:
-        lark = any_to_lark(grammar) if "::=" in grammar else grammar
+        lark = any_to_lark(_unescaped(grammar)) if "::=" in grammar else grammar
     except Exception as error:  # the library raises nothing narrower for what a client wrote
         message = f"{path}: is not a grammar: {str(error)[:200]}"
         raise RequestError(400, message, param=path, code="invalid_grammar") from error

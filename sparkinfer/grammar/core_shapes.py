@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkinfer.grammar.formats import format_pattern
 from sparkinfer.grammar.negation import NOT_PATTERN, NOT_VALUES
-from sparkinfer.grammar.schema_document import types_of
+from sparkinfer.grammar.schema_document import MAX_BOUND, types_of
 from sparkinfer.grammar.shapes import (
     ArrayShape,
     ArraySource,
@@ -77,6 +77,13 @@ def _number(cores: Sequence[Part], is_integer: bool, excluded: list[Any]) -> Num
     return shape
 
 
+def _smaller(most: int | None, other: float | None) -> int | None:
+    """The limit of two, each of which may be none at all; one beyond MAX_BOUND is none either."""
+    if other is None or other > MAX_BOUND:
+        return most
+    return int(other) if most is None else min(most, int(other))
+
+
 def _string(cores: Sequence[Part], excluded: list[Any]) -> StringShape:
     shape = StringShape(excluded=[value for value in excluded if isinstance(value, str)])
     for core in cores:
@@ -84,9 +91,7 @@ def _string(cores: Sequence[Part], excluded: list[Any]) -> StringShape:
         shape.min_length = max(shape.min_length, int(schema.get("minLength", 0)))
         for keyword in ("minLength", "maxLength"):
             shape.path = f"{path}.{keyword}" if keyword in schema else shape.path
-        if "maxLength" in schema:
-            most = int(schema["maxLength"])
-            shape.max_length = most if shape.max_length is None else min(most, shape.max_length)
+        shape.max_length = _smaller(shape.max_length, schema.get("maxLength"))
         if "pattern" in schema:
             shape.patterns.append((schema["pattern"], f"{path}.pattern"))
         form = format_pattern(schema["format"]) if isinstance(schema.get("format"), str) else None
@@ -101,9 +106,7 @@ def _array(cores: Sequence[Part], make_part: MakePart) -> ArrayShape:
     for core in cores:
         schema, path = core.schema, core.path
         shape.min_items = max(shape.min_items, int(schema.get("minItems", 0)))
-        if "maxItems" in schema:
-            most = int(schema["maxItems"])
-            shape.max_items = most if shape.max_items is None else min(most, shape.max_items)
+        shape.max_items = _smaller(shape.max_items, schema.get("maxItems"))
         if schema.get("uniqueItems"):
             shape.unique_path = path
         items, keyword = schema.get("items"), "prefixItems"
@@ -126,8 +129,7 @@ def _object(cores: Sequence[Part], make_part: MakePart) -> ObjectShape:
         if schema.get("minProperties", 0) > shape.min_properties:
             shape.min_properties, shape.path = int(schema["minProperties"]), path
         if "maxProperties" in schema:
-            most, shape.path = int(schema["maxProperties"]), path
-            shape.max_properties = most if shape.max_properties is None else min(most, shape.max_properties)
+            shape.max_properties, shape.path = _smaller(shape.max_properties, schema["maxProperties"]), path
         if "propertyNames" in schema:
             shape.names.append(make_part(schema["propertyNames"], f"{path}.propertyNames"))
         if schema.keys() & {"properties", "patternProperties", "additionalProperties"}:

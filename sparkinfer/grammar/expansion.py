@@ -5,23 +5,21 @@ Follows references and works out every keyword that combines schemas. Knows sche
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from sparkinfer.grammar.checker import Checker
+from sparkinfer.grammar.containment import placements
 from sparkinfer.grammar.core_shapes import core_shapes
 from sparkinfer.grammar.discriminator import are_apart, told_apart_by
 from sparkinfer.grammar.negation import is_complete, negated
-from sparkinfer.grammar.schema_document import ANNOTATIONS, TYPES, SchemaDocument, fail
+from sparkinfer.grammar.schema_document import ANNOTATIONS, MAX_BOUND, MAXIMA, SchemaDocument, fail
 from sparkinfer.grammar.shapes import ArrayShape, LiteralShape, ObjectShape, Part, Parts, Shape
 
 MAX_STEPS = 20_000      # of one document's expansion
 MAX_SHAPES = 2_000      # of one value
 MAX_REFERENCES = 16     # one behind the other
 _EMPTINESS_DEPTH = 4
-
-_NO_ARRAY = {"type": [kind for kind in TYPES if kind != "array"]}
 
 Disjunction = list[Parts]  # any of these
 Trail = tuple[int, ...]    # identities of the parts that a part says something about the same value through
@@ -113,7 +111,7 @@ class Expansion:
             return [LiteralShape(valid)] if valid else []
         shapes = core_shapes(cores, self.part)
         if not choices or not shapes:
-            return shapes
+            return self._with_contained(cores, shapes) if any("contains" in core.schema for core in cores) else shapes
         found: list[Shape] = []
         disjunction, trail = choices[0]
         for choice in disjunction:
@@ -121,6 +119,18 @@ class Expansion:
             if len(found) > MAX_SHAPES:
                 fail(basis[0].path, f"more than {MAX_SHAPES} alternatives for one value")
         return found
+
+    def _with_contained(self, cores: list[Part], shapes: list[Shape]) -> list[Shape]:
+        """Arrays that have what `contains` asks for, in the place of arrays."""
+        self.narrowed["contains met by the first items that can"] = None
+        found = [shape for shape in shapes if not isinstance(shape, ArrayShape)]
+        arrays: list[Shape] = []
+        for placed in placements([core.schema for core in cores]):
+            more = self._own(placed, next(core.path for core in cores if "contains" in core.schema))
+            arrays = [shape for shape in core_shapes([*cores, *more], self.part) if isinstance(shape, ArrayShape)]
+            if not all(self._is_impossible(shape, _EMPTINESS_DEPTH) for shape in arrays):
+                break
+        return found + arrays
 
     def _flatten(
         self, part: Part, cores: list[Part], choices: list[tuple[Disjunction, Trail]], trail: Trail
@@ -141,6 +151,9 @@ class Expansion:
         ):
             return False
         choices += [(choice, trail) for choice in self._choices(schema, part.path)]
+        for keyword in MAXIMA:
+            if schema.get(keyword, 0) > MAX_BOUND:
+                self.approximate(part.path, keyword)
         cores.append(part)
         return True
 
@@ -189,10 +202,6 @@ class Expansion:
             )  # fmt: skip
             choices.append([met, unmet])
         choices += self._dependencies(schema, path)
-        if "contains" in schema and schema.get("minContains", 1) + ("maxContains" in schema):
-            self.narrowed["contains met by the first items"] = None
-            is_possible = schema.get("minContains", 1) <= schema.get("maxContains", math.inf)
-            choices.append([self._own([_containing(schema) if is_possible else _NO_ARRAY], path)])
         return choices
 
     def _one_of(self, children: list[Any], path: str) -> Disjunction:
@@ -232,15 +241,6 @@ class Expansion:
                     with_it = (*with_it, self.part(needed, f"{path}.{keyword}.{name}"))
                 choices.append([self._own([{"properties": {name: False}}], path), with_it])
         return choices
-
-
-def _containing(schema: dict[str, Any]) -> dict[str, Any]:
-    """contains, with what it asks for at the beginning of the array."""
-    least, wanted = int(schema.get("minContains", 1)), schema["contains"]
-    result: dict[str, Any] = {"minItems": least, "prefixItems": [wanted] * least}
-    if "maxContains" in schema:
-        result["items"] = {"not": wanted}
-    return result
 
 
 def _is_complete(part: Part) -> bool:

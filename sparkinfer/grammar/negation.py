@@ -6,10 +6,11 @@ Each result is a set of schemas of which any one is enough not to be valid. Wher
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from sparkinfer.grammar.schema_document import TYPES, types_of
+from sparkinfer.grammar.schema_document import MAX_BOUND, TYPES, types_of
 
 # Keywords of our own, which no client can send: their names are not checked.
 NOT_PATTERN, NOT_VALUES = "\0notPattern", "\0notValues"
@@ -24,8 +25,9 @@ _OPPOSITES = {
 _UNSAID = frozenset({
     "multipleOf", "format", "items", "additionalItems", "prefixItems", "contains", "minContains", "maxContains",
     "uniqueItems", "additionalProperties", "patternProperties", "propertyNames", "dependencies", "dependentRequired",
-    "dependentSchemas", "oneOf", "$ref",
+    "dependentSchemas", "$ref",
 })  # fmt: skip
+_MAX_PAIRED = 6  # alternatives of a oneOf, any two of which may hold together
 _COUNTS = {"Length": "string", "Items": "array", "Properties": "object"}
 
 
@@ -43,7 +45,7 @@ def negated(schema: dict[str, Any]) -> list[list[Any]]:
         low, high = schema.get(f"min{name}", 0), schema.get(f"max{name}")
         if low:
             found.append([{"type": kind, f"max{name}": low - 1}])
-        if high is not None:
+        if high is not None and high < MAX_BOUND:
             found.append([{"type": kind, f"min{name}": int(high) + 1}])
     found += _of_properties(schema)
     found += _of_applicators(schema)
@@ -54,7 +56,7 @@ def is_complete(schema: Any) -> bool:
     """Whether what `negated` finds is everything that a schema forbids."""
     if isinstance(schema, bool):
         return True
-    if schema.keys() & _UNSAID:
+    if schema.keys() & _UNSAID or len(schema.get("oneOf", ())) > _MAX_PAIRED:
         return False
     kinds = types_of(schema)
     if kinds is not None and "integer" in kinds and "number" not in kinds:
@@ -62,6 +64,7 @@ def is_complete(schema: Any) -> bool:
     if any(isinstance(v, list | dict) for v in (*schema.get("enum", ()), schema.get("const"))):
         return False
     children = [*schema.get("properties", {}).values(), *schema.get("anyOf", ()), *schema.get("allOf", ())]
+    children += schema.get("oneOf", ())
     children += [schema[keyword] for keyword in ("not", "if", "then", "else") if keyword in schema]
     return all(is_complete(child) for child in children)
 
@@ -90,6 +93,12 @@ def _of_properties(schema: dict[str, Any]) -> Iterator[list[Any]]:
 def _of_applicators(schema: dict[str, Any]) -> Iterator[list[Any]]:
     if "anyOf" in schema:
         yield [{"not": child} for child in schema["anyOf"]]
+    if "oneOf" in schema:
+        yield [{"not": child} for child in schema["oneOf"]]
+        if len(schema["oneOf"]) <= _MAX_PAIRED:
+            yield from map(list, itertools.combinations(schema["oneOf"], 2))
+    if "contains" in schema and not schema.keys() & {"minContains", "maxContains"}:
+        yield [{"type": "array", "items": {"not": schema["contains"]}}]
     for child in schema.get("allOf", ()):
         yield [{"not": child}]
     if "not" in schema:

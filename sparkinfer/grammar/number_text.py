@@ -102,6 +102,9 @@ def _not_negative(low: Decimal, high: Decimal | None, is_low_open: bool, is_high
     if high is not None:
         last = int(high.to_integral_value(ROUND_FLOOR))
     digits = _MAX_DIGITS - len(str(last if last is not None else max(first, 10**_MAX_FRACTION_INTEGER_DIGITS - 1)))
+    if high is not None and last == 0:
+        shown = _digits_of(high)
+        digits += len(shown) - len(shown.lstrip("0"))  # zeros in front of all others take nothing of a double's
     fraction = _Fraction(digits)
     if high is not None and first == last:
         return [f"{first}{part}" for part in fraction.between(low - first, high - first, is_low_open, is_high_open)]
@@ -138,11 +141,11 @@ class _Fraction:
         return self._compared(bound, is_open, is_above=False)
 
     def between(self, low: Decimal, high: Decimal, is_low_open: bool, is_high_open: bool) -> list[str]:
-        """0 <= low <= high < 1; up to six digits where there is no telling how many it takes."""
+        """0 <= low <= high < 1; a digit more than the bounds have, and up to six."""
         if low == 0 and not is_low_open:
             return self.at_most(high, is_high_open)
         parts = []
-        for width in range(1, min(self._digits, max(6, len(_digits_of(low)), len(_digits_of(high)))) + 1):
+        for width in range(1, min(self._digits, max(6, 1 + len(_digits_of(low)), 1 + len(_digits_of(high)))) + 1):
             first = (low.scaleb(width)).to_integral_value(ROUND_CEILING)
             last = (high.scaleb(width)).to_integral_value(ROUND_FLOOR)
             first += is_low_open and first == low.scaleb(width)

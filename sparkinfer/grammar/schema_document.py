@@ -47,6 +47,7 @@ _MAPS = ("properties", "patternProperties", "dependentSchemas")
 _COUNTS = (
     "minLength", "maxLength", "minItems", "maxItems", "minContains", "maxContains", "minProperties", "maxProperties",
 )  # fmt: skip
+MAXIMA = ("maxLength", "maxItems", "maxProperties")  # beyond MAX_BOUND an answer is not counted, but checked
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _OTHERS = ("type", "enum", "const", "$ref", *_LISTS, *_SCHEMAS, "uniqueItems", "required", "dependentRequired")
 _KNOWN = ANNOTATIONS | set(OWNER) | set(_OTHERS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from sparkinfer.errors import RequestError
 from sparkinfer.grammar.checker import first_violation
@@ -31,6 +32,14 @@ def check_calls(check: CallCheck) -> None:
     for number, schema in schemas.items():
         json_rule(schema, f"tools[{number}].function.parameters")  # refuses what is no schema
     for path, number, arguments in check.calls:
-        problem = first_violation(schemas[number], json.loads(arguments))
+        problem = first_violation(schemas[number], _value(path, arguments))
         if problem is not None:
             raise RequestError(400, f"{path}: {problem}", param=path)
+
+
+def _value(path: str, arguments: str) -> Any:
+    try:
+        return json.loads(arguments)
+    except ValueError as error:
+        reason = str(error).partition(";")[0]
+        raise RequestError(400, f"{path} is not valid JSON: {reason}", param=path) from error

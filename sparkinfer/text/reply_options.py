@@ -30,12 +30,13 @@ def content_options(request: Request, protocol: ToolProtocol) -> ContentOptions:
     if isinstance(prompt, ChatPrompt) and prompt.tools:
         tools = tuple(OfferedTool(tool.name, json.loads(tool.parameters)) for tool in prompt.tools)
         offer = ToolOffer(tools, request.tool_policy, first_violation)
+    must_call = offer is not None and request.tool_policy.choice == "required"
     return ContentOptions(
         stop=request.stop,
         offer=offer,
         protocol=protocol,
         has_format=output_format is not None,
-        check=None if output_format is None else _check(output_format),
+        check=_check(output_format) if output_format is not None else _no_call if must_call else None,
     )
 
 
@@ -51,6 +52,11 @@ def _check(output_format: OutputFormat) -> Callable[[str], str | None] | None:
             choices = output_format.choices
             return lambda text: None if text in choices else "it is none of the choices"
     return None
+
+
+def _no_call(_: str) -> str:
+    """What is wrong with any answer without a call, where there must be one; text before it waits for it."""
+    return "it calls no function"
 
 
 def _object_problem(text: str) -> str | None:

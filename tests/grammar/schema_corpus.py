@@ -136,6 +136,14 @@ ARRAYS: list[Case] = [
     ({"type": "array", "contains": {"const": 5}, "maxItems": 3}, [[5], [5, 1]], [[], [1]]),
     ({"type": "array", "items": INTEGER, "contains": {"minimum": 10}, "minContains": 2}, [[10, 11]], [[1, 2], [10]]),
     ({"type": "array", "contains": INTEGER, "maxContains": 1}, [[1], [1, "a"]], [[1, 2]]),
+    ({"type": "array", "allOf": [{"contains": {"const": 0}}, {"contains": {"const": 1}}]}, [[0, 1], [0, 1, 5]], [[0], [1], []]),
+    ({"type": "array", "prefixItems": [{"const": 0}], "contains": {"const": 1}}, [[0, 1], [0, 1, 2]], [[0], [1], [1, 0]]),
+    ({"type": "array", "prefixItems": [STRING], "items": INTEGER, "contains": INTEGER}, [["a", 3], ["a", 3, 4]], [["a"], [3]]),
+    ({"type": "array", "prefixItems": [STRING, STRING], "contains": INTEGER, "minContains": 2, "maxContains": 2}, [["a", "b", 3, 4], ["a", "b", 3, 4, None]], [["a", "b", 3], ["a", "b", 3, 4, 5]]),
+    ({"type": "array", "contains": INTEGER, "not": {"contains": STRING}}, [[3], [3, None]], [["a"], [3, "a"], []]),
+    ({"type": "array", "not": {"oneOf": [{"minItems": 2}]}}, [[], [1]], [[1, 2]]),
+    ({"type": "integer", "not": {"oneOf": [{"minimum": 3}, {"maximum": 7}]}}, [3, 7, 5], [2, 8]),
+    ({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1e-9}, [], [0, 1e-8, 1]),
     ({"type": "array", "items": {"type": "number", "minimum": 0}, "minItems": 3, "maxItems": 3}, [[0, 0.5, 1]], [[0, -1, 2]]),
 ]  # fmt: skip
 
@@ -234,6 +242,9 @@ APPROXIMATED: list[tuple[Any, str]] = [
     ({"oneOf": [{"multipleOf": 3}, {"minimum": 100}], "type": "integer", "maximum": 150, "minimum": 0}, "$: oneOf"),
     ({"type": "array", "items": INTEGER, "uniqueItems": True}, "$: uniqueItems"),
     ({"type": "object", "minProperties": 3}, "$: minProperties"),
+    ({"type": "string", "maxLength": 2**31 - 1}, "$: maxLength"),
+    ({"type": "array", "maxItems": 10**18}, "$: maxItems"),
+    ({"type": "object", "maxProperties": 2**31 - 1}, "$: maxProperties"),
     ({"oneOf": [{"type": "object", "additionalProperties": INTEGER}, {"type": "object", "additionalProperties": STRING}]},
      "$: oneOf"),
 ]  # fmt: skip

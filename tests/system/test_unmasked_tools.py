@@ -26,11 +26,11 @@ def unmasked(embedded_model: Path) -> Iterator[OpenAI]:
 
 
 UNUSABLE: list[tuple[dict[str, Any], str, str]] = [
-    ({"tool_choice": "required"}, "I will not.", "invalid_tool_output"),
+    ({"tool_choice": "required"}, "I will not. " * 20, "invalid_tool_output"),
     ({}, call("get_weather", {"city": "Rome", "days": 77}), "invalid_tool_output"),
     ({}, call("get_weather", {"days": 7}), "invalid_tool_output"),
     ({}, call("delete_all"), "invalid_tool_output"),
-    ({}, PARIS[:-12], "invalid_tool_output"),
+    ({}, PARIS[:-20], "invalid_tool_output"),
     ({"tool_choice": "none"}, PARIS, "invalid_tool_output"),
     ({"response_format": JSON_PERSON}, '{"name": "Ann"}', "invalid_json_output"),
     ({"response_format": {"type": "json_object"}}, '{"a": 1e999}', "invalid_json_output"),
@@ -44,11 +44,18 @@ def test_without_grammars_nothing_wrong_is_shown(
     with pytest.raises(openai.InternalServerError) as caught:
         ask(unmasked, said, **fields)
     assert (caught.value.status_code, caught.value.code) == (502, code)
-    shown = []
+    shown: list[Any] = []
     with pytest.raises(openai.APIError) as streamed:
-        shown += [c.choices[0].delta for c in ask(unmasked, said, stream=True, **fields) if c.choices]
+        shown.extend(c.choices[0].delta for c in ask(unmasked, said, stream=True, **fields) if c.choices)
     assert streamed.value.code == code
     assert not any(delta.content or delta.tool_calls for delta in shown)
+
+
+@pytest.mark.parametrize(("name", "value"), [("regex", "[0-9]+"), ("grammar", 'start: "a"')])
+def test_without_grammars_forms_that_nothing_else_holds_are_refused(unmasked: OpenAI, name: str, value: str) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        ask(unmasked, "hi", response_format={"type": name, name: value})
+    assert caught.value.param == name
 
 
 def test_without_grammars_what_is_right_comes_through(unmasked: OpenAI) -> None:

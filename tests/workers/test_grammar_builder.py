@@ -36,6 +36,7 @@ def test_a_refusal_names_the_function_the_place_and_the_keyword(protocol: str) -
     (RegexFormat(pattern="(a{1000}){1000}"), "regex", "repeats more than 100000 times"),
     (GrammarFormat(grammar="start: nothing"), "grammar", "unknown name"),
     (GrammarFormat(grammar='start: "a" <|im_end|> "b"'), "grammar", "special tokens"),
+    (GrammarFormat(grammar='root ::= "\\ud83d"'), "grammar", "is no character"),
     (JsonSchemaFormat(schema=json.dumps({"type": "string", "pattern": "^(ab)*c", "minLength": 10**6})),
      "response_format.json_schema.schema.pattern", "too complex"),
 ])  # fmt: skip
@@ -49,3 +50,11 @@ def test_what_llguidance_refuses_has_a_place_too(output_format: OutputFormat, pa
 def test_a_grammar_and_checked_calls_are_built() -> None:
     assert isinstance(build(GrammarSpec(special_tokens=(), output_format=RegexFormat(pattern="[ab]+"))), Built)
     assert build(CallCheck(("{}",), (("messages[0]", 0, '{"a": 1}'),))) == Built("", ())
+
+
+def test_calls_that_are_no_json_are_refused() -> None:
+    path = "messages[1].tool_calls[0].function.arguments"
+    reply = build(CallCheck(("{}",), ((path, 0, '{"a": ' + "9" * 5000 + "}"),)))
+    assert isinstance(reply, Refused)
+    assert reply.message.startswith(f"{path} is not valid JSON")
+    assert "sys." not in reply.message
