@@ -8,7 +8,7 @@ nothing else in a grammar admits. Knows tokens and markup; never a grammar's tex
 
 from __future__ import annotations
 
-import codecs
+import contextlib
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from sparkinfer.grammar.output_grammar import PROBE, FreeText
 Words = npt.NDArray[np.int32]
 Validate = Callable[[list[int]], int]  # how many of some tokens may come next, one after the other
 
-_utf8_decoder = codecs.getincrementaldecoder("utf-8")
+_RESTS = (b"", b"\x80", b"\xbf", b"\x80\x80", b"\xbf\xbf", b"\xbf\xbf\xbf", b"\x80\x80\x80")  # end any character
 
 
 class TokenTexts:
@@ -77,6 +77,7 @@ class FreeTextMasks:
         self._markup = [text.encode() for text in form.markup]
         self._beginnings = frozenset(text[:n] for text in self._markup for n in range(1, len(text)))
         self._max_tail = max(map(len, self._beginnings), default=1)
+        self._with_markup = [i for i in texts.with_sign if any(tag in texts.texts[i] for tag in self._markup)]
         self._end = form.end.encode()
         self._probes = texts.spelled(PROBE.encode()) * texts.longest
         self._enders = list(self._find_enders()) if self._end else []
@@ -110,24 +111,22 @@ class FreeTextMasks:
                         octets[token_id >> 3] |= 1 << (token_id & 7)  # little-endian
         return True
 
-    def _has_markup(self, token_id: int) -> bool:
-        return any(tag in self._texts.texts[token_id] for tag in self._markup)
-
     def _find_enders(self) -> Iterator[tuple[int, int]]:
         """Tokens that may lead from a text into its end, or on in it, with their characters before the end."""
-        first, *others = [self._end[:n] for n in range(1, len(self._end))]
+        size = len(self._end)
+        parts = {self._end[i:j] for i in range(size) for j in range(i + 1, size + 1)}
+        beginnings = tuple(self._end[:n] for n in range(size - 1, 0, -1))
         for token_id, text in enumerate(self._texts.texts):
-            if text and text in self._end:
+            if text in parts:
                 yield token_id, 0
-            elif text.endswith(first) or b"<" in text:  # every beginning has one of them
-                overlap = max((len(b) for b in (first, *others) if text.endswith(b)), default=0)
-                if overlap:
-                    yield token_id, int(self._texts.num_chars[token_id]) - overlap
+            elif text.endswith(beginnings):
+                overlap = next(len(beginning) for beginning in beginnings if text.endswith(beginning))
+                yield token_id, int(self._texts.num_chars[token_id]) - overlap
 
     def _place(self, tail: bytes) -> _Place:
         """Behind `tail`, which may be the beginning of a tag."""
         texts = self._texts
-        doubtful = [*texts.special_ids, *(token_id for token_id in texts.with_sign if self._has_markup(token_id))]
+        doubtful = [*texts.special_ids, *self._with_markup]
         groups = []
         for rest in [tag[len(tail):] for tag in self._markup if tail and tag.startswith(tail)]:
             by_text: dict[bytes, list[int]] = {}
@@ -160,11 +159,7 @@ class FreeTexts:
 
 def _num_chars(text: bytes) -> int:
     """Characters of which a text has at least the first byte; 0 if it cannot stand behind a whole character."""
-    if text.isascii():
-        return len(text)
-    decoder = _utf8_decoder()
-    try:
-        whole = decoder.decode(text)
-    except UnicodeDecodeError:
-        return 0
-    return len(whole) + bool(decoder.getstate()[0])
+    for rest in _RESTS:
+        with contextlib.suppress(UnicodeDecodeError):
+            return len((text + rest).decode())
+    return 0

@@ -53,7 +53,7 @@ def raw_string_rule(schema: Any, path: str, forbidden: Collection[str], root: An
             texts += [literal(value) for value in shape.values if not any(text in value for text in forbidden)]
         elif isinstance(shape, StringShape):
             try:
-                text = raw_string(shape, [markup_free("[^<", forbidden)], is_alone=False)
+                text = raw_string(shape, [markup_free("[^<", forbidden)], rivals=None)
                 texts += [f"({text})"] if is_satisfiable(text) else []
             except PatternError as error:
                 fail(shape.blamed or path, str(error))

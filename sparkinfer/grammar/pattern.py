@@ -27,6 +27,8 @@ _CATEGORIES: dict[Any, Ranges] = {
 }
 _STARTS = (_constants.AT_BEGINNING, _constants.AT_BEGINNING_STRING)
 _ENDS = (_constants.AT_END, _constants.AT_END_STRING)
+_REPEATS = (_constants.MAX_REPEAT, _constants.MIN_REPEAT)
+_CHARACTERS = (_constants.LITERAL, _constants.NOT_LITERAL, _constants.ANY, _constants.IN)
 _NAMED_GROUP = re.compile(r"\(\?<(?![=!])")
 MAX_REPEATS = 100_000
 
@@ -56,17 +58,44 @@ def compiled(pattern: str) -> re.Pattern[str]:
         raise PatternError(f"is not a valid regular expression: {error}") from error
 
 
+class Run(NamedTuple):
+    """A number of characters, each of the same set; most: None if there may be any number of them."""
+
+    characters: Ranges
+    least: int
+    most: int | None
+
+
 @functools.lru_cache(1024)
-def full_match(pattern: str, encode: Encode) -> tuple[Term, ...]:
-    """What text must match from end to end to hold a match of `pattern` somewhere: every term. Raises PatternError."""
+def run(pattern: str) -> Run | None:
+    """What text must be from end to end if `pattern` says no more than that, as "^[a-z]{1,9}$" does. PatternError."""
+    items = _parsed(pattern)
+    if len(items) != 3 or items[0] not in [(_constants.AT, at) for at in _STARTS]:
+        return None
+    kind, value = items[1]
+    if items[2] not in [(_constants.AT, at) for at in _ENDS] or kind not in _REPEATS or len(value[2]) != 1:
+        return None
+    low, high, ((kind, value),) = value
+    if kind not in _CHARACTERS:
+        return None
+    return Run(_ranges(kind, value), low, None if high is _constants.MAXREPEAT else high)
+
+
+def _parsed(pattern: str) -> list[Any]:
     compiled(pattern)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         parsed = _parser.parse(_NAMED_GROUP.sub("(?P<", pattern), re.ASCII)
     if parsed.state.flags & (re.IGNORECASE | re.MULTILINE | re.DOTALL | re.VERBOSE):
         raise PatternError("flags inside a pattern are not supported")
+    return list(parsed)
+
+
+@functools.lru_cache(1024)
+def full_match(pattern: str, encode: Encode) -> tuple[Term, ...]:
+    """What text must match from end to end to hold a match of `pattern` somewhere: every term. Raises PatternError."""
     writer = _Writer(encode)
-    items, terms = writer.without_lookaheads(list(parsed))
+    items, terms = writer.without_lookaheads(_parsed(pattern))
     try:
         return (Term(writer.sequence(items, is_left=True, is_right=True)), *terms)
     except RecursionError:
@@ -127,7 +156,7 @@ class _Writer:
             if added or removed:
                 raise PatternError("flags inside a pattern are not supported")
             return f"(?:{self.sequence(inner, is_left, is_right)})"
-        if kind in (_constants.MAX_REPEAT, _constants.MIN_REPEAT):
+        if kind in _REPEATS:
             low, high, inner = value
             bounds = f"{{{low},{'' if high is _constants.MAXREPEAT else high}}}"
             return f"(?:{self._repeated(inner, low if high is _constants.MAXREPEAT else high)}){bounds}"

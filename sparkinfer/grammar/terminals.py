@@ -6,13 +6,14 @@ back in another spelling.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterable
 
 from sparkinfer.grammar import char_set
 from sparkinfer.grammar.number_text import ANY_INTEGER, ANY_NUMBER
-from sparkinfer.grammar.output_grammar import literal
-from sparkinfer.grammar.pattern import Encode, Term, full_match
+from sparkinfer.grammar.output_grammar import literal, regex_escaped
+from sparkinfer.grammar.pattern import Encode, Term, full_match, run
 from sparkinfer.grammar.shapes import StringShape
 
 _SPACE = r"([ ]|\r?\n[ \t]{0,80})?"  # bounded: a model that likes newlines cannot go on with them for ever
@@ -31,6 +32,7 @@ SHARED = {
     "JSON_COLON": "/:[ ]?/",
 }
 _CHARACTER = char_set.in_json(char_set.EVERY)
+_NO_PROBE, _NO_PROBE_NOR_TAG = r"[^\x01]", r"[^<\x01]"
 
 
 def json_literal(value: object) -> str:
@@ -52,8 +54,11 @@ def json_string(shape: StringShape, more: Iterable[Term] = ()) -> str:
 
     more: further terms over the inside of the string, in char_set.in_json's notation. Raises PatternError.
     """
-    terms = [*more, *_pattern_terms(shape, char_set.in_json)]
-    if shape.min_length or shape.max_length is not None:
+    limited = _limited_run(shape)
+    if limited is not None:
+        shape = dataclasses.replace(shape, patterns=[], min_length=0, max_length=None)
+    terms = [*more, *([limited] if limited else []), *_pattern_terms(shape, char_set.in_json)]
+    if shape.is_limited:
         most = "" if shape.max_length is None else shape.max_length
         terms.append(Term(f"{_CHARACTER}{{{shape.min_length},{most}}}"))
     if not terms and not shape.excluded:
@@ -65,30 +70,50 @@ def json_string(shape: StringShape, more: Iterable[Term] = ()) -> str:
     return " & ".join([*(wanted or [f'/"{_CHARACTER}*"/']), *unwanted])
 
 
-def raw_string(shape: StringShape, free_of: Iterable[str], is_alone: bool) -> str:
+def raw_string(shape: StringShape, free_of: Iterable[str], rivals: str | None) -> str:
     """A terminal for text of a shape, as it is.
 
-    free_of:  regular expressions that the text has to match as well, from end to end; text without "<" does
-    is_alone: nothing else may stand in its place, so that it may be what FreeText calls limited
+    free_of: regular expressions that the text has to match as well, from end to end; text without "<" does
+    rivals:  what else may stand in its place begins with one of these characters; None: with any
 
-    Text of which more is said does not have PROBE in it. Raises PatternError.
+    Text has PROBE in it only where nothing but markup and its length is left to be said. Raises PatternError.
     """
-    wanted, without = [f"/{regex}/" for regex in free_of], ""
     terms = _pattern_terms(shape, char_set.raw)
-    is_plain = not terms and not shape.excluded
+    full = [text for text in shape.excluded if text and len(text) == shape.max_length]  # others can go on
+    firsts = None if terms or rivals is None else {*rivals, *(text[0] for text in full)}
+    wanted, without = [f"/{regex}/" for regex in free_of], ""
     if shape.is_limited:
         bounds = f"{{{shape.min_length},{'' if shape.max_length is None else shape.max_length}}}"
         wanted.append(f"/(?s:.{bounds})/")
-        if is_plain:
-            other = "[^<]" if is_alone else "[^<\\x01]"
-            without = f"/{other}{bounds}/ | "  # says nothing more, but in a way in which masks are looked up
-    if not is_plain or (shape.is_limited and not is_alone):
-        wanted.append("/[^\\x01]*/")
+        if not terms and not shape.excluded:  # says nothing more, but in a way in which masks are looked up
+            without = f"/{_NO_PROBE_NOR_TAG if firsts != set() else '[^<]'}{bounds}/ | "
+    if (terms or shape.excluded or shape.is_limited) and firsts != set():
+        wanted.append(_probed_behind(firsts))
     wanted += [f"/{term.regex}/" for term in terms if not term.is_negated]
     unwanted = [f"~/{term.regex}/" for term in terms if term.is_negated]
     if shape.excluded:
         unwanted.append(f"~({' | '.join(literal(text) for text in shape.excluded)})")
     return without + " & ".join([*wanted, *unwanted])
+
+
+def _probed_behind(firsts: set[str] | None) -> str:
+    """Text that has PROBE in it only if it begins with another character than these; None: not at all."""
+    if firsts is None:
+        return f"/{_NO_PROBE}*/"
+    named = "".join(regex_escaped(first) for first in sorted(firsts))
+    return f"/([{named}]{_NO_PROBE}*|[^\\x01{named}](?s:.)*)?/"
+
+
+def _limited_run(shape: StringShape) -> Term | None:
+    """The one pattern of a shape and its length together, if that is a run: those are looked up, intersections not."""
+    found = run(shape.patterns[0][0]) if len(shape.patterns) == 1 and shape.is_limited else None
+    if found is None:
+        return None
+    least = max(found.least, shape.min_length)
+    most = min((n for n in (found.most, shape.max_length) if n is not None), default=None)
+    if most is not None and least > most:
+        return None
+    return Term(f"{char_set.in_json(found.characters)}{{{least},{'' if most is None else most}}}")
 
 
 def _pattern_terms(shape: StringShape, encode: Encode) -> list[Term]:

@@ -11,7 +11,7 @@ from sparkinfer.text.tokenizer import Tokenizer
 # Sets of strings whose tokens llguidance looks up at once where a grammar admits the whole set: JSON strings and prose.
 # Grammars treat "<" apart, because markup starts with it, and what may follow it; so do these. Without them a mask
 # takes ten times as long.
-_STRING = r'"\\\x00-\x1F\x7F<'
+_STRING = r'"\\\x00-\x1F\x7F<\x{2028}\x{2029}'
 SLICES = (
     rf"[^{_STRING}/|tfp][^{_STRING}]{{0,9}}",
     rf"[^{_STRING}]{{1,10}}",

@@ -13,7 +13,7 @@ import pytest
 
 from sparkinfer.grammar.checker import first_violation
 from sparkinfer.grammar.grammar_spec import GrammarSpec
-from sparkinfer.grammar.tokenizer_adapter import grammar_tokenizer
+from sparkinfer.grammar.vocabulary import GrammarVocabulary
 from sparkinfer.request import (
     ChatPrompt,
     JsonObjectFormat,
@@ -87,7 +87,8 @@ SHAPES: dict[str, dict[str, Any]] = {
 def model(request: pytest.FixtureRequest) -> tuple[Tokenizer, ToolProtocol, Walker]:
     tokenizer = request.getfixturevalue(request.param)
     protocol = ToolProtocol.QWEN_XML if request.param == "qwen35" else ToolProtocol.HERMES
-    return tokenizer, protocol, Walker(grammar_tokenizer(tokenizer), tokenizer.token_bytes)
+    vocabulary = GrammarVocabulary(tokenizer)
+    return tokenizer, protocol, Walker(vocabulary.backend, tokenizer.token_bytes, compile_=vocabulary.compiled)
 
 
 @pytest.mark.parametrize("thinks", [False, True], ids=["plain", "thinking"])

@@ -120,6 +120,26 @@ def test_an_excluded_string_does_not_come_back_in_another_spelling(walker: Walke
         assert not walker.accepts(start, list(text.encode())), text
 
 
+@pytest.mark.parametrize(
+    ("schema", "valid", "invalid"),
+    [
+        ({"pattern": "^[a-c]+$", "maxLength": 3}, ["a", "abc"], ["", "abca", "abd"]),
+        ({"pattern": "^[a-c]{2,9}$", "minLength": 1, "maxLength": 4}, ["ab", "abca"], ["a", "abcab"]),
+        ({"pattern": "^[a-c]{0,2}$", "minLength": 2}, ["ab"], ["a", "", "abc"]),
+        ({"pattern": "^.*?$", "minLength": 1}, ["a", '"', "\t"], ["", "\n", "a\n"]),
+        ({"pattern": "^[^a]*$", "maxLength": 2, "not": {"const": "bb"}}, ["", "b", "bc", "\n\\"], ["bb", "ab", "bcd"]),
+        ({"pattern": "^(?:ab)*$", "maxLength": 3}, ["", "ab"], ["a", "abab"]),
+        ({"pattern": "[a-c]+", "maxLength": 3}, ["a", "xay"], ["", "x", "xxxa"]),
+    ],
+)
+def test_patterns_and_lengths_hold_together(
+    walker: Walker, schema: dict[str, Any], valid: list[str], invalid: list[str]
+) -> None:
+    start = walker.compile(assemble({"start": json_rule({"type": "string"} | schema, "$")}))
+    for text in valid + invalid:
+        assert walker.accepts(start, list(json.dumps(text).encode())) == (text in valid), text
+
+
 def test_whitespace_is_bounded(walker: Walker) -> None:
     start = walker.compile(assemble({"start": json_rule({"type": "object"}, "$")}))
     assert not walker.accepts(start, list(b"{" + b"\n" * 4 + b"}"))

@@ -24,17 +24,19 @@ VALUE_END = b"\n</parameter>\n</function>\n</tool_call>"
 class Walker:
     """Walks through grammars over one vocabulary."""
 
-    def __init__(self, tokenizer: LLTokenizer, token_bytes: Callable[[int], bytes], seed: int = 0) -> None:
+    def __init__(
+        self, tokenizer: LLTokenizer, token_bytes: Callable[[int], bytes], seed: int = 0,
+        compile_: Callable[[OutputGrammar], Matcher] | None = None,
+    ) -> None:  # fmt: skip
+        """compile_: how a grammar becomes a matcher, if not by llguidance alone"""
         self._tokenizer = tokenizer
+        self.compile = compile_ or (lambda grammar: Matcher.compile(grammar, tokenizer))
         self._token_bytes = token_bytes
         self.stops = frozenset(tokenizer.eos_tokens)
         self.rng = random.Random(seed)
         self._words = np.zeros(-(-tokenizer.vocab_size // 32), np.int32)
         closing = {text.encode() for text in CLOSING}
         self._closers = [t for t in range(tokenizer.vocab_size) if token_bytes(t) in closing]
-
-    def compile(self, grammar: OutputGrammar) -> Matcher:
-        return Matcher.compile(grammar, self._tokenizer)
 
     def allowed(self, matcher: Matcher) -> np.ndarray:
         """Ids of the tokens that may come next, ascending."""

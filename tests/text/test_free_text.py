@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sparkinfer.grammar.free_text import FreeTextMasks, TokenTexts, Validate, Words
 from sparkinfer.grammar.grammar_spec import GrammarSpec
 from sparkinfer.grammar.matcher import Matcher
 from sparkinfer.grammar.vocabulary import GrammarVocabulary
@@ -26,7 +27,7 @@ from sparkinfer.text.tokenizer import Tokenizer
 from sparkinfer.text.tool_protocols.call_grammar import MARKUP
 from sparkinfer.text.tool_protocols.protocol import ToolProtocol
 
-NUM_STEPS = 60  # of each walk
+NUM_STEPS = 40  # of each walk
 ENDS = (b"\n</parameter>\n", b"</atem:parameter>\n")
 STRING = {"type": "string"}
 SHORT, EXACT = STRING | {"maxLength": 4}, STRING | {"minLength": 9, "maxLength": 9}
@@ -38,6 +39,11 @@ PROPERTIES: dict[str, dict[str, Any]] = {
     "pattern": {"a": SHORT, "b": STRING | {"pattern": "^[^x]*$", "maxLength": 30}, "c": STRING | {"pattern": "b$"}},
     "excluded": {"a": SHORT | {"not": {"const": "<b>"}}, "b": {"enum": ["a\n", "</para", 7]}, "c": EXACT},
     "mixed": {"a": {"type": ["string", "object", "null"], "maxLength": 3}, "b": {"anyOf": [SHORT, {"const": "abcde"}]}},
+    "rivals": {
+        "a": {"type": ["string", "null"], "maxLength": 20},
+        "b": {"anyOf": [STRING | {"minLength": 2, "maxLength": 5}, {"type": "array"}, {"enum": ["<b", "^]long", 12]}]},
+        "c": STRING | {"maxLength": 4, "not": {"enum": ["abcd", "-</p", "]", ""]}},
+    },
     "odd literal": {"a": {"enum": ["\x01\x01", "b"]}, "b": SHORT},
     "format": {"a": EXACT, "b": STRING | {"format": "email"}},
 }  # fmt: skip
@@ -117,7 +123,7 @@ def compare(vocabulary: GrammarVocabulary, tokenizer: Tokenizer, spec: GrammarSp
 def specs(tokenizer: Tokenizer) -> dict[str, GrammarSpec]:
     special = tuple(sorted(tokenizer.vocabulary.structural_ids))
     found = {}
-    for protocol in ToolProtocol:
+    for protocol in (ToolProtocol.QWEN_XML, ToolProtocol.MUSE):
         for name, schema in SCHEMAS.items():
             tool = Tool(name="save", definition="{}", parameters=json.dumps(schema))
             found[f"{protocol}, {name}"] = GrammarSpec(
@@ -142,9 +148,38 @@ def vocabulary(smollm2: Tokenizer) -> GrammarVocabulary:
     return GrammarVocabulary(smollm2)
 
 
-def test_masks_are_llguidances(smollm2: Tokenizer, vocabulary: GrammarVocabulary) -> None:
+def test_masks_are_llguidances(
+    smollm2: Tokenizer, vocabulary: GrammarVocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill, is_ours = FreeTextMasks.fill, []
+
+    def counted(masks: FreeTextMasks, words: Words, recent: bytes, validate: Validate) -> bool:
+        is_ours.append(fill(masks, words, recent, validate))
+        return is_ours[-1]
+
+    monkeypatch.setattr(FreeTextMasks, "fill", counted)
     for name, spec in specs(smollm2).items():
         try:
             compare(vocabulary, smollm2, spec, NUM_STEPS)
         except AssertionError as error:
             raise AssertionError(name) from error
+    assert 0.2 * len(is_ours) < sum(is_ours) < len(is_ours)
+
+
+@pytest.mark.parametrize(
+    ("text", "num_chars"),
+    [
+        (b"", 0), (b"abc", 3), ("\u00e9<\u20ac".encode(), 3), ("\U0001f600".encode(), 1),
+        (b"a\xe2\x82", 2), (b"\xf0", 1), (b"\xf4", 1), (b"\xe0", 1), (b"\xf4\x90", 0),
+        (b"\x80", 0), (b"\x82\xac a", 0), (b"a\xff", 0), (b"\xe2a", 0), (b"\xc0\x80", 0), (b"\xed\xa0", 0),
+    ],
+)  # fmt: skip
+def test_characters_are_counted_from_their_first_byte(text: bytes, num_chars: int) -> None:
+    assert TokenTexts([text], ()).num_chars.tolist() == [num_chars]
+
+
+def test_without_the_probe_masks_are_left_to_llguidance(smollm2: Tokenizer) -> None:
+    form = answer_grammar(specs(smollm2)["qwen_xml, limited"]).free_text
+    assert form is not None
+    masks, words = FreeTextMasks(TokenTexts([b"a", b"<", b"b"], ()), form), np.zeros(1, np.int32)
+    assert not masks.fill(words, b"a <", lambda token_ids: len(token_ids))

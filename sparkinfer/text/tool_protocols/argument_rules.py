@@ -6,6 +6,7 @@ schema. A value's strings are text up to its end tag, which the text cannot hold
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -16,7 +17,16 @@ from sparkinfer.grammar.member_sequence import MAX_COUNTED, CountedSequence, Mem
 from sparkinfer.grammar.output_grammar import Rule, literal, markup_free, regex_escaped
 from sparkinfer.grammar.pattern import PatternError, full_match
 from sparkinfer.grammar.schema_document import SchemaDocument, fail
-from sparkinfer.grammar.shapes import LiteralShape, ObjectShape, Part, Parts, StringShape
+from sparkinfer.grammar.shapes import (
+    ArrayShape,
+    LiteralShape,
+    NumberShape,
+    ObjectShape,
+    Part,
+    Parts,
+    Shape,
+    StringShape,
+)
 from sparkinfer.grammar.terminals import SHARED, raw_string
 from sparkinfer.grammar.trial import is_satisfiable
 from sparkinfer.text.tool_protocols.markup import MAX_NAME_CHARACTERS, Tags
@@ -122,10 +132,10 @@ class ArgumentRules:
     def _find_value(self, parts: Parts) -> _Value:
         texts: list[str] = []
         has_others = not parts
-        shapes = self._expansion.shapes(parts) if parts else [StringShape()]
+        shapes: list[Shape] = self._expansion.shapes(parts) if parts else [StringShape()]
         for shape in shapes:
             if isinstance(shape, StringShape):
-                texts += self._raw(shape, self._is_unambiguous and len(shapes) == 1)
+                texts += self._raw(shape, _first_characters(shapes) if self._is_unambiguous else None)
             elif isinstance(shape, LiteralShape):
                 strings = [value for value in shape.values if isinstance(value, str)]
                 texts += [literal(text) for text in strings if self._is_free(text)]
@@ -134,10 +144,11 @@ class ArgumentRules:
                 has_others = True
         return _Value(texts, (*parts, self._no_string) if has_others else None)
 
-    def _raw(self, shape: StringShape, is_alone: bool) -> list[str]:
-        self._has_limited_text = self._has_limited_text or (is_alone and shape.is_limited)
+    def _raw(self, shape: StringShape, rivals: str | None) -> list[str]:
+        """rivals: as raw_string has them"""
+        self._has_limited_text = self._has_limited_text or shape.is_limited or bool(shape.excluded)
         try:
-            text = raw_string(shape, self._free_of, is_alone)
+            text = raw_string(shape, self._free_of, rivals)
             return [f"({text})"] if is_satisfiable(text) else []
         except PatternError as error:
             fail(shape.blamed or self._path, str(error))
@@ -200,3 +211,20 @@ class ArgumentRules:
 def _num_extra(shape: ObjectShape) -> int:
     """Alternatives for arguments that the schema does not name."""
     return sum(len(s.patterns) + (s.additional is not None and s.additional.schema is not False) for s in shape.sources)
+
+
+def _first_characters(shapes: list[Shape]) -> str | None:
+    """What the values that are written as JSON begin with, and literal strings; None: it is not known."""
+    firsts = ""
+    for shape in shapes:
+        match shape:
+            case LiteralShape():
+                texts = [value if isinstance(value, str) else json.dumps(value) for value in shape.values]
+                firsts += "".join(text[:1] for text in texts)
+            case NumberShape():
+                firsts += "-0123456789"
+            case ArrayShape():
+                firsts += "["
+            case ObjectShape():
+                firsts += "{"
+    return firsts if sum(isinstance(shape, StringShape) for shape in shapes) == 1 else None
