@@ -13,7 +13,7 @@ import torch
 from ipc.status_board import BootPhase
 from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.checkpoint.hparams import HParams
-from sparkinfer.config import Config
+from sparkinfer.config import Config, SchedulerConfig
 from sparkinfer.engine.cuda_model_runner import CudaModelRunner
 from sparkinfer.engine.cuda_workspace import measure_workspace
 from sparkinfer.engine.device import free_memory
@@ -74,10 +74,24 @@ def boot(
     _log_memory(device, plan, pools, workspace, block_size)
     is_deterministic = config.engine.deterministic
     runner = CudaModelRunner(weights, pools, max_num_seqs, plan.max_model_len, device, is_deterministic)
+    _check_limits(config.scheduler, runner.prompt_grid)
     status.phase = BootPhase.WARMING_UP
     runner.capture(progress)
     log.info("kernels and graphs on %s; %.2f GiB of its memory are free", device, free_memory(device) / GIB)
     return runner, plan
+
+
+def _check_limits(limits: SchedulerConfig, prompt_grid: int) -> None:
+    """Raise ConfigError where a step may have no room for the least of a prompt's chunks."""
+    least = {"prefill_chunk_tokens": prompt_grid, "prefill_mix_max_tokens": prompt_grid,
+             "max_num_batched_tokens": prompt_grid + limits.max_num_seqs}
+    for name, tokens in least.items():
+        value = getattr(limits, name)
+        if prompt_grid and 0 < value < tokens:
+            raise ConfigError(
+                f"[scheduler] {name} = {value}: with [engine] deterministic = true prompts are computed {prompt_grid} "
+                f"tokens at a time here; {tokens} or more are needed"
+            )
 
 
 def _workspace(config: Config, weights: DecodeWeights, hparams: HParams, dtype: torch.dtype) -> int:

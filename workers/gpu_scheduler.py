@@ -132,7 +132,7 @@ class GpuScheduler:
         self._sink.reset(index)
 
 
-def _cache(config: Config, hparams: HParams, plan: MemoryPlan) -> CacheManager:
+def _cache(config: Config, hparams: HParams, plan: MemoryPlan, prompt_grid: int) -> CacheManager:
     return make_cache(
         config.prefix_cache,
         num_blocks=plan.num_blocks,
@@ -141,6 +141,7 @@ def _cache(config: Config, hparams: HParams, plan: MemoryPlan) -> CacheManager:
         bytes_per_block=plan.bytes_per_block,
         swap_gib=config.scheduler.swap_gib,
         free=free_host_memory(),
+        prompt_grid=prompt_grid,
     )
 
 
@@ -155,7 +156,7 @@ def _body(context: WorkerContext) -> int:
     else:
         runner, plan = torch_runner(context, gguf, hparams)
     plan = beside_pinned(plan, len(pinned), config)
-    cache = _cache(config, hparams, plan)
+    cache = _cache(config, hparams, plan, runner.prompt_grid)
     scheduler = Scheduler(step_limits(config), cache, plan.max_model_len)
     scheduler.output_tokens.forced = TableMasks(context.mask_table)
     sink = RingSink(context)

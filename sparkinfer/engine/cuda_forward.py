@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernels.spans import CHUNK
 from sparkinfer.engine.cuda_graph import DETERMINISTIC_BUCKET, DecodeGraphs, SlotTensors
 from sparkinfer.engine.cuda_input_batch import CudaInputBatch
 from sparkinfer.engine.prompt_graphs import GRAPH_SIZES, PromptGraphs
@@ -19,7 +20,7 @@ from sparkinfer.engine.scheduler_output import Logprobs, ScheduledSequence, Sche
 from sparkinfer.engine.stepwise_rows import StepwiseRows
 from sparkinfer.model.cuda.output_head import OutputHead
 from sparkinfer.model.cuda.pools import DecodePools
-from sparkinfer.model.cuda.prefill import Prefill
+from sparkinfer.model.cuda.prefill import Prefill, keeps_rows_apart
 from sparkinfer.model.cuda.weights import DecodeWeights
 
 # Prompts of so many tokens in all take as many decode steps: fewer milliseconds than dequantising every matrix once.
@@ -36,11 +37,14 @@ class CudaForward:
         """last_token_ids: as in SlotTensors; is_deterministic: as in CudaModelRunner"""
         device = last_token_ids.device
         slots = SlotTensors(last_token_ids, inputs.block_tables)
-        self.prefill = Prefill(weights, pools, device)
+        keeps_apart = is_deterministic and keeps_rows_apart(weights)
+        self.prompt_grid = CHUNK if keeps_apart else 0  # as ModelRunner has it
+        self._has_prompts = keeps_apart or not is_deterministic
+        self.prefill = Prefill(weights, pools, device, keeps_apart)
         self.graphs = DecodeGraphs(weights, pools, slots, is_deterministic)
         self._head = OutputHead(weights, (DETERMINISTIC_BUCKET,)) if is_deterministic else self.prefill.head
         self._prompts = PromptGraphs(
-            self.prefill, inputs, () if device.type == "cpu" or is_deterministic else GRAPH_SIZES
+            self.prefill, inputs, GRAPH_SIZES if device.type == "cuda" and self._has_prompts else ()
         )
         self._stepwise = StepwiseRows(self.graphs, inputs, pools, slots)
         self._inputs = inputs
@@ -55,7 +59,7 @@ class CudaForward:
 
     def _warm_up(self) -> None:
         """Compile what prompts need, on the dummy slot: a first chunk, a next one, a single token, every head size."""
-        for start, num_tokens in () if self._is_deterministic else self._inputs.dummy_chunks():
+        for start, num_tokens in self._inputs.dummy_chunks() if self._has_prompts else ():
             self.prefill.run(self._inputs.dummy_batch(start, num_tokens))
         for num_rows in self._head.sizes:
             self._head.logits(torch.zeros(num_rows, self._hidden_size, device=self._device))
@@ -66,15 +70,22 @@ class CudaForward:
 
     def logits(self, output: SchedulerOutput) -> tuple[Tensor, list[list[Logprobs]]]:
         """[rows that sample, vocab_size] f32, in the step's order, and what the chunks in output.scored say."""
-        decodes = [row for row in output.scheduled if row.token_ids is None]
-        prompts = [row for row in output.scheduled if row.token_ids is not None]
+        prompts = [row for row in output.scheduled if self._is_prompt(row)]
+        others = [row for row in output.scheduled if not self._is_prompt(row)]
         places = {id(row): place for place, row in enumerate(row for row in output.scheduled if row.samples)}
         logits = torch.empty(len(places), self._head.vocab_size, device=self._device)
-        is_short = sum(row.num_tokens for row in prompts) <= STEPWISE_TOKENS and not output.scored
-        if is_short or self._is_deterministic:
-            return logits, self._stepwise_logits([*decodes, *prompts], places, logits, output.scored)
-        self._stepwise.run(decodes, places, logits)
+        num_tokens = sum(row.num_tokens for row in prompts)
+        is_short = num_tokens <= STEPWISE_TOKENS and not output.scored and not self._is_deterministic
+        if not prompts or is_short:
+            return logits, self._stepwise_logits([*others, *prompts], places, logits, output.scored)
+        self._stepwise.run(others, places, logits)
         return logits, self._prefill_logits(prompts, places, logits, output.scored)
+
+    def _is_prompt(self, row: ScheduledSequence) -> bool:
+        """Whether a row goes through the kernels of prompts; where bits count, an answer's token never does."""
+        if self._is_deterministic:
+            return self._has_prompts and self._inputs.is_of_prompt(row)
+        return row.token_ids is not None
 
     def _stepwise_logits(
         self, rows: Sequence[ScheduledSequence], places: dict[int, int], logits: Tensor, scored: Sequence[ScoredChunk]

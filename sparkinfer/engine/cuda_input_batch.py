@@ -45,6 +45,7 @@ class CudaInputBatch:
         self.max_model_len = shape[1] * block_size
         self._dummy_slot = num_slots
         self._tables = np.zeros(shape, np.int32)
+        self._prompt_ends = [0] * num_slots
         self.block_tables = torch.zeros(shape, dtype=torch.int32, device=device)
         self.block_tables[-1] = num_blocks
         self._tables[-1] = num_blocks
@@ -55,6 +56,8 @@ class CudaInputBatch:
         blocks: list[int] = []
         width = self._tables.shape[1]
         for row in output.scheduled:
+            if row.admitted is not None:
+                self._prompt_ends[row.slot] = len(row.admitted.prompt_token_ids)
             if row.new_blocks:
                 first = row.slot * width + row.first_new_block
                 places.extend(range(first, first + len(row.new_blocks)))
@@ -64,6 +67,10 @@ class CudaInputBatch:
             self._tables.reshape(-1)[changes[0]] = changes[1]
             device_changes = self.upload(changes)
             self.block_tables.view(-1).index_copy_(0, device_changes[0], device_changes[1].int())
+
+    def is_of_prompt(self, row: ScheduledSequence) -> bool:
+        """Whether a row's tokens are the client's, and none of an answer, known or not."""
+        return row.token_ids is not None and row.start < self._prompt_ends[row.slot]
 
     def decode_rows(self, rows: Sequence[ScheduledSequence], offset: int = 0) -> npt.NDArray[np.int64]:
         """[3, num_rows] slot, position, context length with the new token, which is token start + offset."""

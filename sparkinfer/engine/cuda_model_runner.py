@@ -36,7 +36,7 @@ class CudaModelRunner:
         self, weights: DecodeWeights, pools: CudaPools, max_num_seqs: int, max_model_len: int, device: torch.device,
         is_deterministic: bool = False,
     ) -> None:
-        """is_deterministic: a row's bits depend on its sequence alone; prompts then go token by token, too"""
+        """is_deterministic: a row's bits depend on its sequence alone"""
         self.num_blocks = pools.kv_cache.num_blocks - 1
         self.block_size = pools.kv_cache.block_size
         self._device = device
@@ -50,6 +50,7 @@ class CudaModelRunner:
             self._forward = CudaForward(
                 weights, DecodePools.of(pools), self._inputs, last_token_ids, is_deterministic
             )
+        self.prompt_grid = self._forward.prompt_grid
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="cuda_runner")
 
     def capture(self, progress: Callable[[int, int], None]) -> None:

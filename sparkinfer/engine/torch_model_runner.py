@@ -59,6 +59,7 @@ class TorchModelRunner:
         device: torch.device,
     ) -> None:
         """state_pool: has max_num_seqs slots. max_model_len: most tokens of a sequence, in positions it computes."""
+        self.prompt_grid = 0
         self.num_blocks = kv_cache.num_blocks
         self.block_size = kv_cache.block_size
         self._model = model

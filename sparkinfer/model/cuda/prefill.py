@@ -7,6 +7,7 @@ may be captured as a graph.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,10 +15,12 @@ import torch
 from torch import Tensor
 
 from kernels.delta_rule_chunks import DeltaRuleInputs
+from kernels.half_products import half_products
+from kernels.plain_rows import fits, plain_rows
 from kernels.quant_format import QuantFormat, QuantWeight
 from kernels.spans import Spans
 from sparkinfer.model.cuda import dequantize
-from sparkinfer.model.cuda.experts import grouped_experts
+from sparkinfer.model.cuda.experts import grouped_experts, have_kernels
 from sparkinfer.model.cuda.output_head import OutputHead
 from sparkinfer.model.cuda.pools import DecodePools
 from sparkinfer.model.cuda.prompt_ops import PromptOps
@@ -36,13 +39,23 @@ class PrefillBatch:
     spans: Spans
 
 
+def keeps_rows_apart(weights: DecodeWeights) -> bool:
+    """Whether prompts have kernels whose rows do not depend on those beside them, for all of a model's layers."""
+    parts = [layer.ffn for layer in weights.layers if isinstance(layer.ffn, ExpertFFN)]
+    return all(have_kernels(ffn) and fits(ffn.router) for ffn in parts)
+
+
 class Prefill:
     """Runs chunks of any lengths together.
 
     Products of f16 numbers, f32 on a CPU; sums, norms and the residual stream in f32.
     """
 
-    def __init__(self, weights: DecodeWeights, pools: DecodePools, device: torch.device) -> None:
+    def __init__(
+        self, weights: DecodeWeights, pools: DecodePools, device: torch.device, is_deterministic: bool = False
+    ) -> None:
+        """is_deterministic: a row's bits depend on its sequence alone; takes weights that `keeps_rows_apart`."""
+        self._is_deterministic = is_deterministic
         self.head = OutputHead(weights)
         self._weights = weights
         self._pools = pools
@@ -94,6 +107,8 @@ class Prefill:
         matrix = dequantize.matrices(weights, self._ops.half)
         if x.dtype == torch.float32:
             return x @ matrix.T
+        if self._is_deterministic:
+            return half_products(x, matrix)
         return torch.mm(x, matrix.T, out_dtype=torch.float32)
 
     def _attention(self, layer: AttentionLayer, index: int, hidden: Tensor, batch: PrefillBatch) -> Tensor:
@@ -132,6 +147,11 @@ class Prefill:
         self._ops.gated_norm(recalled, z, small.norm, self._weights.eps, out)
         return self._product(out, [layer.output])
 
+    def _router(self, plain: Tensor, router: QuantWeight) -> Tensor:
+        if self._is_deterministic and plain.is_cuda:
+            return functools.reduce(torch.add, plain_rows(plain, router).unbind(0))
+        return plain @ router.quants.T
+
     def _dense(self, ffn: DenseFFN, hidden: Tensor) -> Tensor:
         return self._gated(hidden, (ffn.gate, ffn.up, ffn.down), None, ffn.is_gelu)
 
@@ -146,7 +166,7 @@ class Prefill:
 
     def _experts(self, ffn: ExpertFFN, hidden: Tensor, plain: Tensor) -> tuple[Tensor, ...]:
         assert ffn.router.format == QuantFormat.F32
-        logits = plain @ ffn.router.quants.T
+        logits = self._router(plain, ffn.router)
         routed, _ = grouped_experts(hidden, logits, ffn)
         if ffn.shared is None:
             return (routed,)
