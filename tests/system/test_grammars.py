@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import select
 import signal
+import socket
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -108,6 +112,47 @@ def test_bombs_are_refused_and_others_do_not_mind(held: Server) -> None:
         assert len(refusal.text) < 3000
     (text,) = contents(ask(held, WORD))
     assert re.fullmatch("[ab]{4}", text)
+
+
+def begin(server: Server, response_format: Any) -> socket.socket:
+    """A request whose answer nobody reads; closing the socket is its end."""
+    body = json.dumps({"messages": [{"role": "user", "content": "x"}], "response_format": response_format}).encode()
+    connection = socket.create_connection(("127.0.0.1", server.port))
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    connection.sendall(head.encode() + body)
+    return connection
+
+
+EARLIER_CALL = {
+    "messages": [
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "tool_calls": [
+            {"id": "a", "type": "function", "function": {"name": "w", "arguments": '{"city": "Rome"}'}}
+        ]},
+        {"role": "tool", "tool_call_id": "a", "content": "rain"},
+    ],
+    "tools": [{"type": "function", "function": {"name": "w", "parameters": {
+        "type": "object", "properties": {"city": {"type": "string"}}, "additionalProperties": False,
+    }}}],
+    "max_tokens": 5,
+}  # fmt: skip
+
+
+def test_cheap_schemas_do_not_wait_for_dear_ones(embedded_model: Path) -> None:
+    """Patterns that may take ten minutes, and did not get far when the answers to others are there."""
+    overrides = (*SCRIPTED, "model.max_model_len=1024", "grammar.compile_timeout_s=600")
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(Server(embedded_model, *overrides))
+        bombs = [
+            stack.enter_context(begin(server, {"type": "regex", "regex": "a|b" * 300_000 + str(number)}))
+            for number in range(8)
+        ]
+        while sum(len(builder.children()) for builder in builders(server)) < 2:
+            threading.Event().wait(0.01)
+        for number in range(3):
+            assert contents(ask(server, {"type": "choice", "choice": [f"a{number}", f"b{number}"]}))
+            assert contents(ask(server, **EARLIER_CALL))
+        assert select.select(bombs, [], [], 0)[0] == []
 
 
 def test_too_large_a_schema_is_refused_before_anything_looks_at_it(held: Server) -> None:
