@@ -2,7 +2,7 @@
 
 A program takes 128 queries of one head and walks over the keys that they see with a running softmax; keys that all of
 them see need no mask. Causal, with any prefix, within a window where there is one. The output gate is applied here.
-Bytes moved: k and v once per 128 queries and head (mostly from L2). Accumulation: f32 (bf16 operands, f16 with int8 keys).
+Bytes moved: k and v once per 128 queries and head (mostly from L2). Accumulation: f32 (bf16 operands, f16 beside int8).
 Reference:   kernels/reference/paged_prefill.py
 """
 
@@ -147,7 +147,7 @@ def paged_prefill(
 ) -> None:
     """softmax(scale q k^T) v per query head, times sigmoid(gate) where the heads are gated.
 
-    q:          [num_tokens, num_q_heads, head_dim] bf16 (f16 with int8 keys, f32 under the interpreter), normalised, rotated
+    q:          [num_tokens, num_q_heads, head_dim] bf16, f16 beside int8 keys (interpreter: f32); normalised, rotated
     projected:  [num_tokens, shape.row] f32, read for the gates only
     kv:         (k, v) each [num_slots, num_kv_heads, head_dim] bf16 or int8; kv_scales: with int8, [num_slots, heads]
     window:     tokens a query sees, itself counted; 0: all

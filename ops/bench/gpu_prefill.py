@@ -53,6 +53,7 @@ def main() -> None:
     parser.add_argument("--chunks", nargs="+", default=["512", "2048", "4096", "4096@28672"], help="tokens[@start]")
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--int8", action="store_true")
+    parser.add_argument("--deterministic", action="store_true")
     parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
     shape = SHAPES[options.shape]
@@ -62,7 +63,7 @@ def main() -> None:
     inputs = random_inputs(shape, weights, 1, context, "cuda", is_int8=options.int8)
     pools = DecodePools(BLOCK_SIZE, inputs.kv, inputs.kv_scales, inputs.conv, inputs.state, ())
     with torch.inference_mode():
-        prefill = Prefill(weights, pools, DEVICE)
+        prefill = Prefill(weights, pools, DEVICE, options.deterministic)
         for num_tokens, start in sizes:
             batch = make_batch(num_tokens, start, shape.vocab, inputs.block_tables)
             prefill.run(batch)
