@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from sparkinfer.engine.cuda_draw import compile_draws, draw
+from sparkinfer.engine.cuda_draw import compile_draws, draw, mask_rows
 from sparkinfer.engine.mask_gate import GatedRows, MaskGate
 from sparkinfer.engine.mask_source import NO_MASK_ROW, MaskSource
 from sparkinfer.engine.sampler import Sampled, Sampler
@@ -30,12 +30,13 @@ class CudaSampling:
 
     def __init__(self, vocab_size: int, num_slots: int, device: torch.device) -> None:
         self._slots = SamplingSlots(num_slots, device)
-        self._sampler = Sampler(vocab_size, device, draw if device.type == "cuda" else None)
+        kernels = (draw, mask_rows) if device.type == "cuda" else ()
+        self._sampler = Sampler(vocab_size, device, *kernels)
         self._mask_gate = MaskGate(vocab_size)
         self._vocab_size, self._device = vocab_size, device
 
     def warm_up(self) -> None:
-        """Compile what drawing needs, on the current stream."""
+        """Compile what drawing and masks need, on the current stream."""
         if self._device.type == "cuda":
             compile_draws(self._vocab_size, self._device)
 

@@ -19,7 +19,7 @@ from sparkinfer.engine.penalties import PenaltyState
 from sparkinfer.engine.sampling_batch import RandomBatch, SamplingBatch
 from sparkinfer.engine.scheduler_output import Logprobs
 from sparkinfer.engine.token_filter import keep
-from sparkinfer.engine.token_mask import apply_masks
+from sparkinfer.engine.token_mask import MaskBatch, apply_masks
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,12 @@ class Sampler:
     """Vectorised over the rows of a step; owns the token counts that penalties need."""
 
     def __init__(
-        self, vocab_size: int, device: torch.device, draw_rows: Callable[[Tensor, RandomBatch], Tensor] | None = None
+        self, vocab_size: int, device: torch.device, draw_rows: Callable[[Tensor, RandomBatch], Tensor] | None = None,
+        mask_rows: Callable[[Tensor, MaskBatch], None] | None = None,
     ) -> None:
-        """draw_rows: does what `draw` does, for the device; None: `draw`."""
+        """draw_rows, mask_rows: do what `draw` and `apply_masks` do, for the device; None: those."""
         self._penalty_state = PenaltyState(vocab_size, device)
-        self._draw = draw_rows or draw
+        self._draw, self._apply_masks = draw_rows or draw, mask_rows or apply_masks
 
     def sample(self, logits: Tensor, batch: SamplingBatch) -> Sampled:
         """Choose one token per row; steps must come in the order in which SamplingSlots built them.
@@ -68,7 +69,7 @@ class Sampler:
     def _adjusted(self, logits: Tensor, batch: SamplingBatch) -> Tensor:
         logits = logits.clone()
         if batch.masks is not None:
-            apply_masks(logits, batch.masks)
+            self._apply_masks(logits, batch.masks)
         if batch.penalties is not None:
             self._penalty_state.prepare(batch.penalties)
             self._penalty_state.apply(logits, batch.penalties)

@@ -16,6 +16,7 @@ from kernels.draw_tokens import DrawFilters, draw_tokens
 from kernels.expert_rows import STAGES as EXPERT_STAGES
 from kernels.expert_rows import _expert_rows_kernel
 from kernels.many_rows import FORMATS, STAGES, _many_rows_kernel
+from kernels.mask_logits import mask_logits
 from kernels.normed_rows import NormedRows, add_parts_normed, combine_experts_normed
 from kernels.pack_halves import pack_halves, pack_rows
 from kernels.plain_rows import plain_rows
@@ -37,6 +38,7 @@ def draws() -> None:
     filters = DrawFilters(ones.long(), ones, ones, has_top_k=True, has_top_p=True)
     for some in (filters, None):
         draw_tokens(torch.zeros(2, 5000), ones, torch.zeros(2, 2, dtype=torch.int32), some)
+    mask_logits(torch.zeros(2, 5000), torch.zeros(1, dtype=torch.int64), torch.zeros(1, 157, dtype=torch.int32))
 
 
 def other_formats() -> None:
