@@ -7,6 +7,7 @@ import torch
 from kernels.conv_heads import conv_heads
 from kernels.delta_rule_chunks import ChunkTerms, DeltaRuleInputs, delta_rule_chunks
 from kernels.delta_rule_walk import delta_rule_walk
+from kernels.half_products import half_products
 from kernels.paged_prefill import paged_prefill
 from kernels.prompt_rows import add_norm, gate_up, gated_norm
 from kernels.rope_store_kv import HeadShape
@@ -30,6 +31,7 @@ def launch_prompt_kernels() -> None:
     terms = ChunkTerms.empty(inputs, 2)
     delta_rule_chunks(inputs, spans, terms)
     delta_rule_walk(inputs, terms, spans, torch.zeros(2, HEADS, D, D), half)
+    half_products(half, torch.zeros(96, HEADS * D).half())
     norm = torch.zeros(HEADS * D)
     add_norm(torch.zeros(half.shape), (half.float(),), None, norm, 1e-6, half, None)
     gated_norm(half, half.float(), norm[:D], 1e-6, half)

@@ -11,6 +11,7 @@ from torch import Tensor
 from kernels.conv_heads import conv_heads
 from kernels.delta_rule_chunks import ChunkTerms, DeltaRuleInputs, delta_rule_chunks
 from kernels.delta_rule_walk import delta_rule_walk
+from kernels.half_products import half_products
 from kernels.paged_prefill import paged_prefill
 from kernels.prompt_rows import add_norm, gate_up, gated_norm
 from kernels.reference import conv_heads as conv_reference
@@ -161,3 +162,13 @@ def test_inverse_of_the_hardest_triangle() -> None:
     values = heads[:, 2].half().float()
     expected = torch.cat((values[:1], values[1:] - values[:-1]))  # each write takes back the one before it
     torch.testing.assert_close(terms.u[0, 0, :, :16].float(), expected, atol=4e-3, rtol=2e-3)
+
+
+@pytest.mark.parametrize(("num_tokens", "num_rows", "num_cols"), [(1, 70, 96), (65, 40, 136), (200, 300, 64)])
+def test_products(num_tokens: int, num_rows: int, num_cols: int) -> None:
+    torch.manual_seed(0)
+    x, weight = (torch.randn(rows, num_cols, device=DEVICE).half() for rows in (num_tokens, num_rows))
+    found = half_products(x, weight)
+    assert error(found, x.float() @ weight.float().T) < 1e-4
+    if DEVICE == "cuda":
+        assert torch.equal(half_products(x[: num_tokens // 3 + 1].contiguous(), weight), found[: num_tokens // 3 + 1])
