@@ -73,6 +73,21 @@ CALL_TEXT = (
     '<parameter=tags>\n["a", "x < 3"]\n</parameter>\n<parameter=address>\n{"city": "Upper Town"}\n</parameter>\n'
     "<parameter=level>\nlow\n</parameter>\n</function>\n"
 )
+HTML = '<div class="a">\n  <p>Hello, <b>world</b> & co. x < 3</p>\n  <pre>def f(a, b):\n    return a</pre>\n</div>'
+HTML_CALL_TEXT = (
+    f"\n<function=save_page>\n<parameter=page>\n{HTML}\n</parameter>\n<parameter=note>\n{HTML}\n</parameter>\n"
+    f"<parameter=teaser>\n{HTML}\n</parameter>\n</function>\n"
+)
+PAGE = {
+    "type": "object",
+    "properties": {
+        "page": {"type": "string"},
+        "note": {"anyOf": [{"type": "string", "maxLength": 5000}, {"type": "null"}]},
+        "teaser": {"type": "string", "minLength": 10, "maxLength": len(HTML)},
+    },
+    "required": ["page", "note", "teaser"],
+    "additionalProperties": False,
+}  # fmt: skip
 THOUGHT = "The user wants a person. If x < 3 then <b>bold</b>; otherwise nothing.\nLet me think about it once more."
 
 
@@ -81,10 +96,12 @@ def cases(special: tuple[str, ...]) -> dict[str, tuple[GrammarSpec, list[str]]]:
     schema = JsonSchemaFormat(schema=json.dumps(PERSON))
     tools = (Tool(name="save_person", definition="{}", parameters=json.dumps(PERSON)),)
     call = {"special_tokens": special, "protocol": "qwen_xml", "tools": tools, "policy": ToolPolicy(choice="required")}
+    page = (Tool(name="save_page", definition="{}", parameters=json.dumps(PAGE)),)
     return {
         "JSON object": (GrammarSpec(special_tokens=special, output_format=JsonObjectFormat()), [OBJECT_TEXT]),
         "JSON schema": (GrammarSpec(special_tokens=special, output_format=schema), [PERSON_TEXT]),
         "XML call": (GrammarSpec(**call), ["<tool_call>", CALL_TEXT, "</tool_call>"]),
+        "XML call, HTML": (GrammarSpec(**call | {"tools": page}), ["<tool_call>", HTML_CALL_TEXT, "</tool_call>"]),
         "thought, call": (
             GrammarSpec(**call, can_reason=True, starts_in_reasoning=True),
             [THOUGHT, "</think>", "\n\n", "<tool_call>", CALL_TEXT, "</tool_call>"],
