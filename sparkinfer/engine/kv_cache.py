@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from sparkinfer.checkpoint.hparams import HParams
 from sparkinfer.errors import ConfigError
+from sparkinfer.model.cpu.memory import aligned_bytes
 
 KV_DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "int8": torch.int8}
-CACHE_LINE = 64
 SCALE_DTYPE = torch.float16  # one per token and kv head beside int8 rows
 
 # Its outputs fall apart with an int8 cache in the published implementations.
@@ -51,9 +50,7 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
     """Zeros; on the CPU from pages that take no memory until they are written, which torch.zeros would do at once."""
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
-    raw = np.zeros(math.prod(shape) * dtype.itemsize + CACHE_LINE, np.uint8)
-    start = -raw.ctypes.data % CACHE_LINE  # so that no vector of a row lies in two lines
-    return torch.from_numpy(raw[start : start + raw.nbytes - CACHE_LINE]).view(dtype).view(shape)
+    return torch.from_numpy(aligned_bytes(math.prod(shape) * dtype.itemsize)).view(dtype).view(shape)
 
 
 class KVCache:
