@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -14,7 +16,7 @@ def test_arrays_are_aligned_zero_and_apart() -> None:
     assert [len(array) for array in arrays] == sizes
     assert all(array.ctypes.data % ALIGNMENT == 0 for array in arrays)
     bounds = sorted((array.ctypes.data, array.ctypes.data + len(array) + SLACK) for array in arrays)
-    assert all(end <= start for (_, end), (start, _) in zip(bounds, bounds[1:]))
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(bounds))
     for index, array in enumerate(arrays):
         assert not array.any()
         array[:] = index + 1
