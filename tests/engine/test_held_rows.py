@@ -14,13 +14,18 @@ from sparkinfer.engine.block_manager import BlockManager
 from sparkinfer.engine.cache_manager import CacheManager
 from sparkinfer.engine.engine import Engine
 from sparkinfer.engine.fake_model_runner import ScriptedModelRunner, cycle_script
+from sparkinfer.engine.mask_gate import GatedRows, MaskGate
 from sparkinfer.engine.scheduler import Scheduler
+from sparkinfer.engine.scheduler_output import ScheduledSequence, SchedulerOutput
+from sparkinfer.engine.sequence import SequenceStatus
+from sparkinfer.engine.step_events import StepEvents
 from sparkinfer.request import RequestId
 from tests.engine.cuda_driver import make_runner
 from tests.engine.engines import EOS, sampling
 from tests.engine.hash_model import VOCAB_SIZE, Rig
 from tests.engine.held_rows import TextWorker, Wish, answer_all, cuda_answers, wishes
 from tests.engine.plain_kernels import use_plain_kernels
+from tests.engine.scheduling import make_sequence
 from tests.model.tiny import tiny_gguf
 
 WISHES = wishes(12, VOCAB_SIZE, 40, seed=3)
@@ -59,6 +64,37 @@ def expected() -> dict[int, list[int]]:
         found |= answers(TextWorker(VOCAB_SIZE), [wish], first=number, jumps=False, overlap=False)[0]
     assert sum(map(len, found.values())) > 100
     return found
+
+
+def gate_rows(num_tokens: list[int], asks: int, computed_after: int) -> tuple[GatedRows, int]:
+    """What becomes of rows whose masks come after `asks` looks, and looks at the device, which is ready after some."""
+    worker, gate, looks = TextWorker(VOCAB_SIZE, lambda: asks), MaskGate(VOCAB_SIZE), 0
+
+    def is_computed() -> bool:
+        nonlocal looks
+        looks += 1
+        return looks > computed_after
+
+    gate.source, rows = worker, []
+    for number, count in enumerate(num_tokens):
+        worker.begin(number, [1, 2, 3])
+        sequence = make_sequence(number, [1, 2, 3])
+        rows.append(ScheduledSequence(sequence, number, 3 - count, count, None, 0, (), True, None, number))
+    rows[-1].sequence.status = SequenceStatus.FINISHED
+    worker.publish(StepEvents(finished=[rows[-1].sequence]))
+    return gate.gate(torch.zeros(len(rows), VOCAB_SIZE), SchedulerOutput(rows), is_computed), looks
+
+
+def test_masks_are_waited_for_while_the_device_computes(impatient: None) -> None:
+    gated, looks = gate_rows([1, 1, 1], asks=20, computed_after=30)
+    assert (gated.late, gated.stale, looks) == ([], [2], 20)
+    gated, looks = gate_rows([1, 1, 1], asks=20, computed_after=10)
+    assert (gated.late, gated.stale, looks) == ([0, 1], [2], 11)
+
+
+def test_what_was_late_before_is_not_waited_for(impatient: None) -> None:
+    gated, looks = gate_rows([0, 1], asks=1, computed_after=30)
+    assert (gated.late, gated.stale, looks) == ([0], [1], 0)
 
 
 @pytest.mark.parametrize("seed", range(8))
