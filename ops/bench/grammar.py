@@ -4,6 +4,7 @@
     python ops/bench/grammar.py masks --xgrammar DIR     # and xgrammar, installed with pip --no-deps -t DIR
     python ops/bench/grammar.py loop                     # 64 sequences of a scripted engine, none or 32 of them held
     python ops/bench/grammar.py bombs                    # 16 streams, and schemas that are meant to take for ever
+    python ops/bench/grammar.py crowd                    # many of these at once, and usual requests
 
 Masks are computed along texts that the grammars allow, each twice: the second time the lexer knows the way. The streams
 are measured through the whole server. Latencies include what else runs on the machine's cores.
@@ -268,17 +269,69 @@ def bombs(step_us: int) -> None:
                   f"max {gaps.max():.1f} ms; {', '.join(answers)}")
 
 
+def crowd(step_us: int, count: int = 10) -> None:
+    """What new schemas and conversations with calls wait beside `count` different bombs and 16 streams."""
+    bombs_of = {
+        "1 MB regex": lambda number: {"type": "regex", "regex": "a|b" * 300_000 + str(number)},
+        "overlapping oneOf": lambda number: {"type": "json_schema", "json_schema": {
+            "name": "bomb", "schema": {"title": str(number)} | overlapping(20),
+        }},
+    }  # fmt: skip
+    for name, bomb in bombs_of.items():
+        with scripted_server(step_us) as server:
+            usual(server.url, 0)
+            answers: list[str] = []
+            threads = [threading.Thread(target=attack, args=(server.url, bomb(i), answers)) for i in range(count)]
+            live = threading.Thread(target=streams, args=(server.url, [{}] * 16, 1000))
+            for thread in (live, *threads):
+                thread.start()
+            times = [timed_usual(server.url, number) for number in range(1, 40)]
+            for thread in (live, *threads):
+                thread.join()
+            answers.sort(key=lambda text: float(text.split()[2]))
+            print(f"{count} of {name}: usual requests {np.median(times) * 1e3:.0f} ms, "
+                  f"longest {max(times) * 1e3:.0f} ms; {', '.join(answers)}")
+
+
+def overlapping(levels: int) -> dict[str, Any]:
+    """A schema whose alternatives have to be held against each other on every level."""
+    defs: dict[str, Any] = {"d0": {"type": "integer"}}
+    for i in range(1, levels):
+        below = {"$ref": f"#/$defs/d{i - 1}"}
+        defs[f"d{i}"] = {"oneOf": [below, {"type": "object", "properties": {"a": below}}]}
+    return {"$defs": defs, "$ref": f"#/$defs/d{levels - 1}"}
+
+
+def usual(url: str, number: int) -> None:
+    """By turns: a schema that nobody has asked for before, and a conversation in which a function was called."""
+    words = {"type": "json_schema", "json_schema": {"name": "word", "schema": {"enum": [f"a{number}", f"b{number}"]}}}
+    call = {"name": "w", "arguments": json.dumps({"city": f"Rome {number}"})}
+    history = [{"role": "user", "content": "x"},
+               {"role": "assistant", "tool_calls": [{"id": "a", "type": "function", "function": call}]},
+               {"role": "tool", "tool_call_id": "a", "content": "rain"}]
+    tool = {"name": "w", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}
+    body = ({"messages": history, "tools": [{"type": "function", "function": tool}]} if number % 2
+            else {"messages": history[:1], "response_format": words})
+    httpx.post(f"{url}/v1/chat/completions", json=body | {"max_tokens": 5}, timeout=120).raise_for_status()
+
+
+def timed_usual(url: str, number: int) -> float:
+    times: list[float] = []
+    timed(times, lambda: usual(url, number))
+    return times[0]
+
+
 def attack(url: str, response_format: dict[str, Any] | None, answers: list[str]) -> None:
     if response_format is not None:
         body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 5, "response_format": response_format}
         started_at = time.monotonic()
-        response = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60)
+        response = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=120)
         answers.append(f"{response.status_code} after {time.monotonic() - started_at:.1f} s")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("masks", "loop", "bombs"))
+    parser.add_argument("what", choices=("masks", "loop", "bombs", "crowd"))
     parser.add_argument("--xgrammar", help="folder that xgrammar is installed in")
     parser.add_argument("--step-us", type=int, default=10_000)
     arguments = parser.parse_args()
@@ -286,8 +339,10 @@ def main() -> None:
         masks(arguments.xgrammar)
     elif arguments.what == "loop":
         loop(arguments.step_us)
-    else:
+    elif arguments.what == "bombs":
         bombs(arguments.step_us)
+    else:
+        crowd(arguments.step_us)
 
 
 if __name__ == "__main__":

@@ -97,6 +97,7 @@ BOMBS = [
     {"type": "json_schema", "json_schema": {"name": "bomb", "schema": nested(7)}},
     {"type": "json_schema", "json_schema": {"name": "bomb", "schema": {"allOf": [{"$ref": "#"}] * 50}}},
     {"type": "regex", "regex": "["},
+    {"type": "regex", "regex": "*a"},
     {"type": "grammar", "grammar": "start: nothing"},
 ]
 

@@ -185,6 +185,19 @@ def test_tools_and_a_form_together(client: OpenAI) -> None:
     assert (len(called.message.tool_calls), called.finish_reason) == (1, "tool_calls")
 
 
+@pytest.mark.parametrize(("said", "content"), [("{}" + "\n" * 300, "{}"), ('{"a": 1}' + " " * 300, '{"a": 1}')])
+def test_an_object_ends_with_its_brace(client: OpenAI, said: str, content: str) -> None:
+    """However much the model would rather go on with white space, and to whatever limit."""
+    choice = ask(client, said, tools=openai.omit, response_format={"type": "json_object"}, max_tokens=200).choices[0]
+    assert (choice.message.content, choice.finish_reason) == (content, "stop")
+
+
+def test_white_space_within_an_object_comes_to_an_end(client: OpenAI) -> None:
+    said = '{"a":' + "\n" * 500 + "1}"
+    choice = ask(client, said, tools=openai.omit, response_format={"type": "json_object"}, max_tokens=400).choices[0]
+    assert "\n" * 50 not in choice.message.content
+
+
 def test_a_call_that_is_cut_off_is_left_out_of_a_whole_answer(client: OpenAI) -> None:
     choice = ask(client, PARIS, max_tokens=12).choices[0]
     assert (choice.finish_reason, choice.message.content, choice.message.tool_calls) == ("length", "", None)
