@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kernels.cpu.program import SLOTS, jit_kernel, jit_part
+from kernels.cpu.program import POSITIONS, SLOTS, jit_kernel, jit_part
 from kernels.cpu.rows import INT8_MAX, ZERO, jit_root_mean_square
 from kernels.cpu.simd import (
     Address,
@@ -111,7 +111,8 @@ def rope_store_kernel(args, step, begin, end, thread):
     cos_base, sin_base = load_i64(step + 8 * angles), load_i64(step + 8 * angles + 8)
     for row in range(begin, end):
         x = x_base + row * x_bytes
-        cos, sin = cos_base + row * half * 4, sin_base + row * half * 4
+        turned = load_i64(load_i64(step + 8 * POSITIONS) + 8 * row) * half * 4
+        cos, sin = cos_base + turned, sin_base + turned
         slot = load_i64(load_i64(step + 8 * SLOTS) + 8 * row) * kv_heads
         for head in range(q_heads):
             jit_norm_and_turn(x + q_at + head * q_head, head_dim, q_norm, eps, cos, sin, half, kind, scale)

@@ -41,31 +41,34 @@ class CpuModel:
     def forward(self, batch: ForwardBatch, kv_cache: KVCache, state_pool: StatePool) -> Tensor:
         """As Model.forward, logits_indices ascending. A row's logits depend, to the last bit, on its sequence alone."""
         self._start(batch, kv_cache, state_pool)
-        logits = torch.empty(len(batch.logits_indices), self.hparams.vocab_size)
-        logit_rows, done = batch.logits_indices.numpy(), 0
-        for first, end in _passes(len(batch.input_ids)):
-            start, stop = np.searchsorted(logit_rows, (first, end))
-            wanted = int(stop - start)
-            part = self._program.whole if wanted else self._program.body
-            self._run(part, batch, first, end, logits[done:].data_ptr() if wanted else 0)
-            done += wanted
+        num_rows, num_logits = batch.input_ids.numel(), batch.logits_indices.numel()
+        logits = torch.empty((num_logits, self.hparams.vocab_size))
+        if num_rows <= MAX_ROWS:
+            part = self._program.whole if num_logits else self._program.body
+            self._run(part, batch, range(num_rows), logits.data_ptr(), range(num_logits))
+            return self._shell.head(logits)
+        logit_rows = batch.logits_indices.numpy()
+        for rows in _passes(num_rows):
+            start, stop = np.searchsorted(logit_rows, (rows.start, rows.stop)).tolist()
+            part = self._program.whole if start < stop else self._program.body
+            self._run(part, batch, rows, logits[start:].data_ptr(), range(start, stop))
         return self._shell.head(logits)
 
     def hidden_states(self, batch: ForwardBatch, kv_cache: KVCache, state_pool: StatePool) -> Tensor:
         """As Model.hidden_states."""
         self._start(batch, kv_cache, state_pool)
         hidden = torch.empty(len(batch.input_ids), self.hparams.hidden_size)
-        for first, end in _passes(len(hidden)):
-            self._run(self._program.body, batch, first, end, 0)
-            hidden[first:end] = self._stream[: end - first]
+        for rows in _passes(len(hidden)):
+            self._run(self._program.body, batch, rows)
+            hidden[rows.start : rows.stop] = self._stream[: len(rows)]
         return hidden
 
     def head(self, x: Tensor) -> Tensor:
         """As Model.head."""
         logits = torch.empty(len(x), self.hparams.vocab_size)
-        for first, end in _passes(len(x)):
-            self._stream[: end - first] = x[first:end]
-            self._record.describe_head(end - first, logits[first:].data_ptr())
+        for rows in _passes(len(x)):
+            self._stream[: len(rows)] = x[rows.start : rows.stop]
+            self._record.describe_head(len(rows), logits[rows.start :].data_ptr())
             self._team.run(self._program, self._program.head, self._record.address)
         return self._shell.head(logits)
 
@@ -74,14 +77,17 @@ class CpuModel:
         if state_pool.pools:
             reset_new_sequences(batch, state_pool)
 
-    def _run(self, part: range, batch: ForwardBatch, first: int, end: int, logits: int) -> None:
+    def _run(
+        self, part: range, batch: ForwardBatch, rows: range, logits: int = 0, logit_rows: range = range(0)
+    ) -> None:
         assert self._pools is not None
-        self._stream[: end - first] = self._shell.embed(batch.input_ids[first:end])
-        self._record.describe(batch, first, end, self._pools[0].block_size, logits)
-        num_threads = self._threads.choose(end - first)
+        num_rows = len(rows)
+        self._stream[:num_rows] = self._shell.embed(batch.input_ids[rows.start : rows.stop])
+        self._record.describe(batch, rows, self._pools[0].block_size, logits, logit_rows)
+        num_threads = self._threads.choose(num_rows)
         started = time.perf_counter()
         self._team.run(self._program, part, self._record.address, num_threads)
-        self._threads.record(end - first, num_threads, time.perf_counter() - started)
+        self._threads.record(num_rows, num_threads, time.perf_counter() - started)
 
     def use(self, kv_cache: KVCache, state_pool: StatePool) -> None:
         """Write the pools' addresses into the program, once for each pair of pools; `forward` sees to it, too."""
@@ -98,8 +104,8 @@ class CpuModel:
         })
 
 
-def _passes(num_rows: int) -> list[tuple[int, int]]:
-    return [(first, min(first + MAX_ROWS, num_rows)) for first in range(0, num_rows, MAX_ROWS)]
+def _passes(num_rows: int) -> list[range]:
+    return [range(first, min(first + MAX_ROWS, num_rows)) for first in range(0, num_rows, MAX_ROWS)]
 
 
 def _addresses(pools: list[Tensor | None]) -> list[int]:

@@ -2,148 +2,144 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from kernels.cpu import program as words
 from kernels.cpu.attention import MAX_QUERIES, SPAN, STATE, scratch_bytes
 from sparkinfer.checkpoint.hparams import HParams
+from sparkinfer.model.cpu.angle_table import AngleTable
 from sparkinfer.model.cpu.memory import aligned_bytes
 from sparkinfer.model.forward_batch import ForwardBatch
 from sparkinfer.model.rope import Rope
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float32]
-ARENA_BYTES = 1 << 16
+Span = tuple[int, int, int, int]  # first row within the pass, rows, sequence, position of the first
+WORDS_OF = {  # number of entries, their list, the parts
+    "attention": (words.NUM_WORK, words.WORK, words.PARTS),
+    "sliding_attention": (words.NUM_SLIDING_WORK, words.SLIDING_WORK, words.SLIDING_PARTS),
+}
 FINISHED = -1  # an entry of a work list whose outputs need no joining
 
 
 class StepRecord:
-    """The record of one pass over at most `max_rows` rows; what it points to lives until the next `describe`."""
+    """The record of one pass; what it points to lives until the next `describe`, what is the batch's with the batch.
+
+    Few operations, and on numbers: between two steps' weights the caches hold nothing of this.
+    """
 
     def __init__(self, hparams: HParams, ropes: Mapping[str, Rope], num_threads: int) -> None:
-        self._hparams, self._ropes = hparams, ropes
-        self._inv_freq = {kind: rope.inv_freq.numpy().astype(np.float64) for kind, rope in ropes.items()}
-        self._words = aligned_bytes(8 * words.STEP_WORDS).view(np.int64)
-        self._address = self._words.ctypes.data
-        self._arena = aligned_bytes(ARENA_BYTES)
-        self._arena_address, self._arena_used = self._arena.ctypes.data, 0
-        self._kept: list[npt.NDArray[Any]] = []
+        self._hparams = hparams
+        self._angles = [
+            (at, AngleTable(ropes[kind], hparams.max_position))
+            for kind, at in (("attention", words.COS), ("sliding_attention", words.SLIDING_COS)) if kind in ropes
+        ]
+        self._has_states = "gated_delta_net" in hparams.layer_types
+        self._attention = [
+            (*words_of, hparams.sliding_window if kind == "sliding_attention" else 0)
+            for kind, words_of in WORDS_OF.items() if kind in hparams.layer_types
+        ]
+        self._rows_at_once = max(1, MAX_QUERIES // (hparams.num_q_heads // hparams.num_kv_heads))
+        record = aligned_bytes(8 * words.STEP_WORDS)
+        self.address = record.ctypes.data
+        self._words = memoryview(record.data).cast("q")
+        self._kept: list[Any] = []
         needed = max(scratch_bytes(hparams.head_dim), 8192)
         self._scratch = aligned_bytes(needed * num_threads)
         self._partials = aligned_bytes(0)
-        self._words[[words.ONE, words.SCRATCH, words.SCRATCH_BYTES]] = 1, self._scratch.ctypes.data, needed
+        self._words[words.ONE], self._words[words.SCRATCH_BYTES] = 1, needed
+        self._words[words.SCRATCH] = self._scratch.ctypes.data
 
-    @property
-    def address(self) -> int:
-        return self._address
+    def describe(
+        self, batch: ForwardBatch, rows: range, block_size: int, logits: int = 0, logit_rows: range = range(0)
+    ) -> None:
+        """A pass over some rows of a step.
 
-    def describe(self, batch: ForwardBatch, first: int, end: int, block_size: int, logits: int) -> None:
-        """Rows [first, end) of a step.
-
-        logits: address of the first row of logits that the pass writes; 0: they are not computed
+        logits, logit_rows: address of the first row of logits that the pass writes, and the entries of logits_indices
+            that they are of; none: they are not computed
         """
-        self._kept, self._arena_used = [], 0
-        spans = _spans(batch, first, end)
-        positions, tables = batch.positions.numpy()[first:end], batch.block_tables.numpy()
-        logit_rows = batch.logits_indices.numpy()
-        logit_rows = logit_rows[(logit_rows >= first) & (logit_rows < end)] - first
-        num_rows, top_k = end - first, self._hparams.num_experts_used
-        w = self._words
-        w[words.NUM_ROWS], w[words.NUM_SPANS], w[words.NUM_LOGITS] = num_rows, len(spans), len(logit_rows)
-        w[words.NUM_PAIRS] = num_rows * top_k
-        w[words.NUM_ACTIVE] = min(num_rows * top_k, self._hparams.num_experts)
-        w[words.POSITIONS], w[words.SLOTS] = self._keep(positions), self._keep(batch.slot_mapping.numpy()[first:end])
-        w[words.TABLES], w[words.TABLE_BYTES] = self._keep(tables), tables.shape[1] * tables.itemsize
-        w[words.BLOCK_SIZE], w[words.LOGITS], w[words.LOGIT_ROWS] = block_size, logits, self._keep(logit_rows)
-        slots = batch.state_slots.numpy()
-        w[words.SPANS] = self._keep(np.array([(row, count, slots[seq]) for row, count, seq in spans], np.int64))
-        self._angles(positions)
-        self._work(positions, spans)
+        self._kept = []
+        first, num_rows = rows.start, len(rows)
+        spans, w = _spans(batch, first, rows.stop), self._words
+        num_pairs, tables = num_rows * self._hparams.num_experts_used, batch.block_tables
+        w[words.NUM_ROWS], w[words.NUM_LOGITS], w[words.LOGITS] = num_rows, len(logit_rows), logits
+        w[words.NUM_PAIRS], w[words.NUM_ACTIVE] = num_pairs, min(num_pairs, self._hparams.num_experts)
+        w[words.BLOCK_SIZE], w[words.TABLES] = block_size, tables.data_ptr()
+        w[words.TABLE_BYTES] = tables.stride(0) * tables.element_size()
+        w[words.POSITIONS] = batch.positions.data_ptr() + 8 * first
+        w[words.SLOTS] = batch.slot_mapping.data_ptr() + 8 * first
+        if first and logit_rows:
+            chosen = batch.logits_indices[logit_rows.start : logit_rows.stop].tolist()
+            w[words.LOGIT_ROWS] = self._keep([row - first for row in chosen])
+        else:
+            w[words.LOGIT_ROWS] = batch.logits_indices.data_ptr()
+        if self._has_states:
+            slots = batch.state_slots.tolist()
+            w[words.NUM_SPANS] = len(spans)
+            w[words.SPANS] = self._keep([value for row, count, seq, _ in spans for value in (row, count, slots[seq])])
+        self._reach(max(batch.context_lens_cpu))
+        self._work(num_rows, spans)
 
     def describe_head(self, num_rows: int, logits: int) -> None:
         """Logits of the first rows of the residual stream, and nothing else."""
-        w, rows = self._words, np.arange(num_rows)
-        self._kept, self._arena_used = [], 0
+        w, self._kept = self._words, []
         w[words.NUM_ROWS], w[words.NUM_LOGITS], w[words.LOGITS] = num_rows, num_rows, logits
-        w[words.LOGIT_ROWS] = self._keep(rows)
+        w[words.LOGIT_ROWS] = self._keep(list(range(num_rows)))
 
-    def _angles(self, positions: Ints) -> None:
-        for kind, at in (("attention", words.COS), ("sliding_attention", words.SLIDING_COS)):
-            if kind in self._ropes:
-                magnitude = self._ropes[kind].magnitude
-                angles = positions[:, None].astype(np.float64) * self._inv_freq[kind]
-                self._words[at] = self._keep((np.cos(angles) * magnitude).astype(np.float32))
-                self._words[at + 1] = self._keep((np.sin(angles) * magnitude).astype(np.float32))
+    def _reach(self, num_positions: int) -> None:
+        for at, table in self._angles:
+            if num_positions > table.num_positions:
+                table.reach(num_positions)
+                self._words[at], self._words[at + 1] = table.addresses
 
-    def _work(self, positions: Ints, spans: list[tuple[int, int, int]]) -> None:
+    def _work(self, num_rows: int, spans: list[Span]) -> None:
         """Work lists of both kinds of attention; only one kind's parts are alive at a time."""
-        num_parts = 0
-        for kind, count_at, work_at, parts_at in (
-            ("attention", words.NUM_WORK, words.WORK, words.PARTS),
-            ("sliding_attention", words.NUM_SLIDING_WORK, words.SLIDING_WORK, words.SLIDING_PARTS),
-        ):
-            if kind not in self._hparams.layer_types:
-                continue
-            window = self._hparams.sliding_window if kind == "sliding_attention" else 0
-            entries, parts = self._entries(positions, spans, window)
-            num_parts = max(num_parts, int(parts.sum(0)[1]))
-            self._words[count_at] = len(entries)
-            self._words[work_at] = self._keep(np.array(entries, np.int64))
-            self._words[parts_at] = self._keep(parts)
-        state_bytes = STATE + 4 * self._hparams.head_dim
-        needed = num_parts * self._hparams.num_q_heads * state_bytes
+        num_parts, w = 0, self._words
+        for count_at, work_at, parts_at, window in self._attention:
+            entries, parts, count = self._entries(num_rows, spans, window)
+            num_parts = max(num_parts, count)
+            w[count_at], w[work_at], w[parts_at] = len(entries) // 6, self._keep(entries), self._keep(parts)
+        needed = num_parts * self._hparams.num_q_heads * (STATE + 4 * self._hparams.head_dim)
         if len(self._partials) < needed:
             self._partials = aligned_bytes(2 * needed)
-            self._words[words.PARTIALS] = self._partials.ctypes.data
+            w[words.PARTIALS] = self._partials.ctypes.data
 
-    def _entries(
-        self, positions: Ints, spans: list[tuple[int, int, int]], window: int
-    ) -> tuple[list[tuple[int, int, int, int, int, int]], Ints]:
-        """[first row, rows, sequence, first key, end key, part], and [first part, number of parts] of every row.
+    def _entries(self, num_rows: int, spans: list[Span], window: int) -> tuple[list[int], list[int], int]:
+        """[first row, rows, sequence, first key, end key, part] laid end to end; [first part, number of parts] of every
+        row likewise; the number of parts.
 
         A single row with many keys is cut into spans; several rows of a sequence share tiles of keys instead.
         """
-        rows_at_once = max(1, MAX_QUERIES // (self._hparams.num_q_heads // self._hparams.num_kv_heads))
-        entries, parts = [], np.zeros((len(positions), 2), np.int64)
-        num_parts = 0
-        for first_row, count, seq in spans:
-            for row in range(first_row, first_row + count, rows_at_once):
-                rows = min(rows_at_once, first_row + count - row)
-                end = int(positions[row + rows - 1]) + 1
-                start = max(int(positions[row]) + 1 - window, 0) if window else 0
+        entries: list[int] = []
+        parts, num_parts = [0] * (2 * num_rows), 0
+        for first_row, count, seq, position in spans:
+            for offset in range(0, count, self._rows_at_once):
+                row, rows = first_row + offset, min(self._rows_at_once, count - offset)
+                end = position + offset + rows
+                start = max(position + offset + 1 - window, 0) if window else 0
                 first_span, last_span = start // SPAN, (end - 1) // SPAN
                 if count > 1 or first_span == last_span:
-                    entries.append((row, rows, seq, start, end, FINISHED))
+                    entries += row, rows, seq, start, end, FINISHED
                     continue
-                parts[row] = num_parts, last_span - first_span + 1
+                parts[2 * row], parts[2 * row + 1] = num_parts, last_span - first_span + 1
                 for span in range(first_span, last_span + 1):
-                    bounds = max(start, span * SPAN), min(end, (span + 1) * SPAN)
-                    entries.append((row, rows, seq, *bounds, num_parts))
+                    entries += row, rows, seq, max(start, span * SPAN), min(end, (span + 1) * SPAN), num_parts
                     num_parts += 1
-        return entries, parts
+        return entries, parts, num_parts
 
-    def _keep(self, array: npt.NDArray[Any]) -> int:
-        """Address of the same values; a decode step's fit the arena, whose address needs no asking."""
-        start, size = self._arena_used, array.nbytes
-        if start + size > ARENA_BYTES:
-            array = np.ascontiguousarray(array)
-            self._kept.append(array)
-            return array.ctypes.data
-        self._arena[start : start + size].view(array.dtype)[:] = array.reshape(-1)
-        self._arena_used = start + -(-size // 64) * 64
-        return self._arena_address + start
+    def _keep(self, numbers: list[int]) -> int:
+        """Address of the numbers as int64."""
+        kept = array("q", numbers)
+        self._kept.append(kept)
+        return kept.buffer_info()[0]
 
 
-def _spans(batch: ForwardBatch, first: int, end: int) -> list[tuple[int, int, int]]:
-    """[first row within the pass, rows, sequence] of the sequences with rows in [first, end)."""
+def _spans(batch: ForwardBatch, first: int, end: int) -> list[Span]:
+    """The sequences with rows in [first, end)."""
     spans, row = [], 0
     for seq, query_len in enumerate(batch.query_lens):
         start, stop = max(row, first), min(row + query_len, end)
         if start < stop:
-            spans.append((start - first, stop - start, seq))
+            spans.append((start - first, stop - start, seq, batch.context_lens_cpu[seq] - query_len + start - row))
         row += query_len
     return spans
