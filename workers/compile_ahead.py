@@ -29,6 +29,7 @@ def start(config: Config, gguf: GGUFFile, hparams: HParams) -> subprocess.Popen[
         "folder": str(cache_dir(config.model) / "kernels"),
         "pool": {"auto": "f16"}.get(engine.kv_dtype, engine.kv_dtype),
         "types": sorted({info.ggml_type.name for info in gguf.tensors.values() if len(info.shape) > 1}),
+        "embedding": gguf.info("token_embd.weight").ggml_type.name if hparams.has_tied_embeddings else None,
         "has_state": bool(hparams.ssm_state_size),
         "has_experts": bool(hparams.num_experts),
     }

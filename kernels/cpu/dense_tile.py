@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from llvmlite import ir
 
-from kernels.cpu.simd import F16, F32, I16, I64, LANES, V16F, V16I, address, constant, fma, load_from, splat
+from kernels.cpu.simd import F16, F32, I16, I32, I64, LANES, V16F, V16I, address, constant, fma, load_from, splat
 
 DenseType = Literal["f32", "f16", "bf16"]
 ELEMENT_BYTES: dict[DenseType, int] = {"f32": 4, "f16": 2, "bf16": 2}
@@ -42,6 +42,15 @@ def emit_dense_tile(b: Any, kind: DenseType, num_rows: int, panel: Any, x: Any, 
     b.position_at_end(after)
     for r, total in zip(rows, results):
         b.store(total, address(b, b.add(out, b.mul(out_stride, r)), 0, V16F), align=4)
+
+
+def element(b: Any, kind: DenseType, at: Any, offset: int) -> Any:
+    """One of a panel's floats, as f32."""
+    if kind == "f32":
+        return load_from(b, at, offset, F32, 4)
+    if kind == "f16":
+        return b.fpext(load_from(b, at, offset, F16, 2), F32)
+    return b.bitcast(b.shl(b.zext(load_from(b, at, offset, I16, 2), I32), ir.Constant(I32, 16)), F32)
 
 
 def _weights(b: Any, kind: DenseType, at: Any) -> Any:

@@ -76,6 +76,24 @@ class QuantTile:
         for r in rows:
             b.store(totals[r], address(b, b.add(out, b.mul(out_stride, ir.Constant(I64, r))), 0, V16F), align=4)
 
+    def row(self, panel: Any, index: Any, lane: Any) -> list[Any]:
+        """Both halves of block `index` of the panel's row `lane`, dequantised."""
+        b, layout = self._b, self._layout
+        factors, at = self._place(panel, index)
+        words, end = self._words(at)
+        scales, minimum = self._scales(factors, at, end)
+        lane = b.trunc(lane, I32)
+        halves = []
+        for half in range(2):
+            four = ir.Constant(ir.VectorType(I32, 4), ir.Undefined)
+            for k in range(4):
+                four = b.insert_element(four, b.extract_element(words[4 * half + k], lane), ir.Constant(I32, k))
+            quants = b.zext(b.bitcast(four, ir.VectorType(I8, 16)), V16I)
+            values = b.sitofp(b.sub(quants, constant(V16I, layout.zero)), V16F)
+            values = b.fmul(splat(b, b.extract_element(scales[half % len(scales)], lane)), values)
+            halves.append(values if minimum is None else b.fadd(values, splat(b, b.extract_element(minimum, lane))))
+        return halves
+
     def _place(self, panel: Any, index: Any) -> tuple[Any, Any]:
         """Addresses of a block's factors and of the block."""
         b, layout = self._b, self._layout

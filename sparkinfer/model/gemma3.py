@@ -6,7 +6,6 @@ import math
 from collections.abc import Collection
 
 import torch
-from torch import Tensor
 
 from sparkinfer.checkpoint.hparams import HParams
 from sparkinfer.model.attention import Attention, AttentionVariant
@@ -19,7 +18,7 @@ VARIANT = AttentionVariant(has_qk_norm=True)
 
 
 class Gemma3(Transformer):
-    """Local and global attention, each with a rotary base of its own."""
+    """Local and global attention, each with a rotary base of its own; the embedding times sqrt(hidden_size)."""
 
     def __init__(self, hparams: HParams, tensor_names: Collection[str], device: torch.device) -> None:
         ropes = {"attention": rope_of(hparams, device), "sliding_attention": sliding_rope_of(hparams, device)}
@@ -33,7 +32,4 @@ class Gemma3(Transformer):
             for layer, layer_type in enumerate(hparams.layer_types)
         ]
         super().__init__(hparams, blocks, ropes)
-
-    def embed(self, input_ids: Tensor) -> Tensor:
-        """The embedding times sqrt(hidden_size)."""
-        return self.token_embd(input_ids) * math.sqrt(self.hparams.hidden_size)
+        self.embedding_factor = math.sqrt(hparams.hidden_size)

@@ -25,7 +25,10 @@ class Transformer(Module):
     """A decoder: logits of chosen rows for one step of any mixture of sequences.
 
     ropes: layer type -> rotary embedding; a type without one has no positions
+    embedding_factor: of `embed`, unless that does something else
     """
+
+    embedding_factor = 1.0
 
     def __init__(self, hparams: HParams, blocks: Sequence[Block], ropes: Mapping[str, Rope]) -> None:
         self.hparams = hparams
@@ -61,7 +64,8 @@ class Transformer(Module):
 
     def embed(self, input_ids: Tensor) -> Tensor:
         """input_ids: [num_tokens] int64 -> [num_tokens, hidden_size]."""
-        return self.token_embd(input_ids)
+        x = self.token_embd(input_ids)
+        return x if self.embedding_factor == 1.0 else x * self.embedding_factor
 
     def head(self, x: Tensor) -> Tensor:
         """x: [num_logits, hidden_size] -> logits [num_logits, vocab_size]."""

@@ -30,11 +30,17 @@ MAX_ROWS = 256  # rows of a pass: their activations stay in the cache
 class CpuModel:
     """`shell` is the architecture without its matrices: it embeds tokens and finishes logits."""
 
-    def __init__(self, shell: Transformer, program: Program, stream: Tensor, team: ThreadTeam) -> None:
-        """stream: [MAX_ROWS, hidden_size] f32, the residual stream that the program works on."""
+    def __init__(
+        self, shell: Transformer, program: Program, stream: Tensor, team: ThreadTeam, embeds: bool
+    ) -> None:
+        """stream: [MAX_ROWS, hidden_size] f32, the residual stream that the program works on.
+
+        embeds: the program does, not the shell
+        """
         self.hparams = shell.hparams
         self._shell, self._program, self._stream, self._team = shell, program, stream, team
         self._record = StepRecord(shell.hparams, shell.ropes, team.num_threads)
+        self._embeds = embeds
         self._threads = ThreadChoice(team.num_threads)
         self._pools: tuple[KVCache, StatePool] | None = None
 
@@ -82,7 +88,8 @@ class CpuModel:
     ) -> None:
         assert self._pools is not None
         num_rows = len(rows)
-        self._stream[:num_rows] = self._shell.embed(batch.input_ids[rows.start : rows.stop])
+        if not self._embeds:
+            self._stream[:num_rows] = self._shell.embed(batch.input_ids[rows.start : rows.stop])
         self._record.describe(batch, rows, self._pools[0].block_size, logits, logit_rows)
         num_threads = self._threads.choose(num_rows)
         started = time.perf_counter()

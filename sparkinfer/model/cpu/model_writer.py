@@ -16,8 +16,16 @@ from sparkinfer.model.norm import RMSNorm
 from sparkinfer.model.transformer import Transformer
 
 
-def write_model(writing: Writing, model: Transformer) -> None:
-    """All blocks, and the logits of the rows that the step lists."""
+def write_model(writing: Writing, model: Transformer) -> bool:
+    """All blocks, and the logits of the rows that the step lists; before them the embedding, if the head's matrix is
+    its table.
+
+    returns whether the program embeds the step's tokens, else its residual stream has to be filled
+    """
+    embeds = model.output is None and type(model).embed is Transformer.embed
+    head = writing.matrices(model.token_embd) if embeds else []
+    if embeds:
+        writing.program.embedding(head[0], model.embedding_factor, writing.x)
     for block in model.blk:
         if isinstance(block, SandwichBlock):
             _write_sandwich(writing, block)
@@ -33,9 +41,10 @@ def write_model(writing: Writing, model: Transformer) -> None:
             else:
                 write_experts(writing, block.feed_forward, after, writing.x)  # type: ignore[arg-type]
     writing.program.end_of_body()
-    head = writing.matrices(model.token_embd if model.output is None else model.output)
+    head = head or writing.matrices(model.token_embd if model.output is None else model.output)
     x = writing.normed(model.output_norm, head, rows=words.LOGIT_ROWS)
     writing.program.matmul(head, x, None, count=words.NUM_LOGITS)
+    return embeds
 
 
 def _write_sandwich(writing: Writing, block: SandwichBlock) -> None:

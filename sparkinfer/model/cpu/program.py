@@ -15,6 +15,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from kernels.cpu import program as words
+from kernels.cpu.embed import embed_kernel
 from kernels.cpu.matmul import matmul_kernel
 from kernels.cpu.program import Kernel
 from kernels.cpu.quant_tile import RECORD_BYTES
@@ -144,6 +145,14 @@ class ProgramWriter:
                 grain=max(1, PORTION_BYTES // matrix.panels.shape[1]),
             )
             offset += matrix.num_out
+
+    def embedding(self, table: PackedMatrix, factor: float, out: Buffer) -> None:
+        """out = factor * the table's rows for the step's tokens."""
+        self._kept.append(table)
+        self.write(
+            embed_kernel(table.kind), words.NUM_ROWS, 1, table.panels.ctypes.data, table.panels.shape[1], factor, out,
+            table.num_columns,
+        )
 
     def end_of_body(self) -> None:
         """What follows is the head."""

@@ -66,6 +66,7 @@ class StepRecord:
         w[words.NUM_PAIRS], w[words.NUM_ACTIVE] = num_pairs, min(num_pairs, self._hparams.num_experts)
         w[words.BLOCK_SIZE], w[words.TABLES] = block_size, tables.data_ptr()
         w[words.TABLE_BYTES] = tables.stride(0) * tables.element_size()
+        w[words.TOKENS] = batch.input_ids.data_ptr() + 8 * first
         w[words.POSITIONS] = batch.positions.data_ptr() + 8 * first
         w[words.SLOTS] = batch.slot_mapping.data_ptr() + 8 * first
         if first and logit_rows:
