@@ -1,0 +1,70 @@
+"""The builders' processes: what becomes of jobs that fail, take too long or are not wanted any more."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+
+from sparkinfer.grammar.grammar_spec import GrammarSpec
+from sparkinfer.request import RegexFormat
+from workers.builder_pool import BuilderDiedError, BuilderPool
+from workers.grammar_frame import Built, Refused, Working
+from workers.shared_work import NobodyWaitsError
+
+BOMB = "a|b" * 300_000
+
+
+def job(pattern: str) -> bytes:
+    return msgspec.msgpack.encode(GrammarSpec(special_tokens=(), output_format=RegexFormat(pattern)))
+
+
+@contextlib.asynccontextmanager
+async def pool(limit_s: float = 3.0) -> AsyncIterator[BuilderPool]:
+    made = BuilderPool(limit_s)
+    yield made
+    for process in (builder._process for idle in made._idle.values() for builder in idle):
+        if process is not None:
+            process.kill()
+            await process.communicate()
+
+
+def test_a_job_that_fails_costs_its_own_requests_alone() -> None:
+    async def body() -> None:
+        async with pool() as builders:
+            jobs = [job("[ab]"), b"no job", job("["), job("[cd]")]
+            results = await asyncio.gather(*(builders.run(j, 0, lambda: True) for j in jobs), return_exceptions=True)
+        assert isinstance(results[0], Built)
+        assert isinstance(results[1], BuilderDiedError)
+        assert isinstance(results[2], Refused)
+        assert isinstance(results[3], Built)
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("limit_s", [0.1, 0.5])
+def test_a_job_that_takes_too_long_says_where_it_was(limit_s: float) -> None:
+    async def body() -> None:
+        async with pool(limit_s) as builders:
+            assert await builders.run(job(BOMB), 0, lambda: True) == Working("response_format")
+            assert isinstance(await builders.run(job("[ab]"), 0, lambda: True), Built)
+
+    asyncio.run(body())
+
+
+def test_what_nobody_waits_for_is_given_up() -> None:
+    async def body() -> None:
+        async with pool(600) as builders:
+            is_wanted = True
+            running = asyncio.ensure_future(builders.run(job(BOMB), 0, lambda: is_wanted))
+            await builders.run(job("[ab]"), 0, lambda: True)
+            is_wanted = False
+            with pytest.raises(NobodyWaitsError):
+                await running
+            with pytest.raises(NobodyWaitsError):
+                await builders.run(job("[ab]"), 0, lambda: False)
+
+    asyncio.run(body())
