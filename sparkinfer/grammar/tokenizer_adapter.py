@@ -8,17 +8,21 @@ from llguidance import LLTokenizer, TokenizerWrapper
 
 from sparkinfer.text.tokenizer import Tokenizer
 
-# Sets of strings whose tokens llguidance looks up at once where a grammar admits the whole set: JSON strings and prose.
-# Grammars treat "<" apart, because markup starts with it, and what may follow it; so do these. Without them a mask
-# takes ten times as long.
+# Sets of strings whose tokens llguidance looks up at once where a grammar admits the whole set: words, JSON strings and
+# prose. A token is in the first set that has it. Grammars treat "<" apart, because markup starts with it, and patterns
+# white space and the ends of lines; so do these. The first character stands by itself because what a string may go on
+# with is compared in that form alone. Without them a mask takes ten times as long.
 _STRING = r'"\\\x00-\x1F\x7F<\x{2028}\x{2029}'
+_WORD = rf"{_STRING} \x85\xA0\x{{1680}}\x{{2000}}-\x{{200A}}\x{{202F}}\x{{205F}}\x{{3000}}\x{{FEFF}}"
 SLICES = (
-    rf"[^{_STRING}/|tfp][^{_STRING}]{{0,9}}",
-    rf"[^{_STRING}]{{1,10}}",
-    rf"[^{_STRING}/|tfp][^{_STRING}]{{0,29}}",
-    rf"[^{_STRING}]{{1,30}}",
-    rf"[^{_STRING}]+",
-    r"[^<]+",
+    "[0-9A-Za-z][0-9A-Za-z]{0,9}",
+    "[ 0-9A-Za-z][ 0-9A-Za-z]{0,9}",
+    rf"[^{_WORD}][^{_WORD}]{{0,9}}",
+    rf"[^{_STRING}][^{_STRING}]{{0,9}}",
+    rf"[^{_WORD}][^{_WORD}]{{0,29}}",
+    rf"[^{_STRING}][^{_STRING}]{{0,29}}",
+    rf"[^{_STRING}][^{_STRING}]*",
+    "[^<][^<]*",
 )
 
 
