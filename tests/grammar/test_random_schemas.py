@@ -106,5 +106,5 @@ def test_what_a_generator_of_valid_values_makes_gets_through_the_masks(data: st.
     schema = data.draw(st.sampled_from([s for s in plain if "type" in s or "enum" in s or "const" in s]))
     value = data.draw(from_schema(schema))
     text = json.dumps(value, ensure_ascii=False)
-    if re.search(r"\d{19}|\d\.\d|\de|[\ud800-\udfff]", text) is None:
+    if re.search(r"\d{16}|\d\.\d|\de|[\ud800-\udfff]", text) is None:
         assert WALKER.accepts(WALKER.compile(assemble({"start": json_rule(schema, "$")})), list(text.encode())), text
