@@ -121,7 +121,7 @@ def cuda_answers(
 ) -> dict[int, list[int]]:
     """What a CudaModelRunner of 8 slots says."""
     runner.set_mask_source(worker)
-    cache = CacheManager(BlockManager(runner.num_blocks, BLOCK_SIZE))
+    cache = CacheManager(BlockManager(runner.num_blocks, BLOCK_SIZE), prompt_grid=runner.prompt_grid)
     scheduler = Scheduler(SchedulerConfig(max_num_seqs=8), cache, 256)
     scheduler.output_tokens.forced = worker
     return answer_all(Engine(scheduler, runner, worker), worker, wanted, aborts, first)
