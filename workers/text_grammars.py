@@ -26,6 +26,7 @@ from sparkinfer.grammar.vocabulary import GrammarVocabulary
 from sparkinfer.text.tokenizer import Tokenizer
 from workers.builder_pool import BuilderDiedError, BuilderPool, TooDearError
 from workers.grammar_frame import Built, Refused, Working
+from workers.known_calls import KnownCalls
 from workers.shared_work import IsWanted, NobodyWaitsError, SharedWork
 
 MAX_REMEMBERED = 512         # refusals
@@ -54,6 +55,7 @@ class Grammars:
         self._pool = BuilderPool(config.compile_timeout_s)
         self._compilations: SharedWork[CompiledGrammar] = SharedWork()
         self._checks: SharedWork[OutputGrammar] = SharedWork()
+        self._known_calls = KnownCalls()
         self._refusals: OrderedDict[bytes, RequestError] = OrderedDict()
 
     async def start(self) -> None:
@@ -75,7 +77,10 @@ class Grammars:
 
     async def check(self, calls: CallCheck, asker: Asker) -> None:
         """Raises RequestError 400 for calls of earlier turns that the functions do not take."""
-        await self._once(self._checks, self._encoder.encode(calls), asker, self._build)
+        others = self._known_calls.others(calls)
+        if others is not None:
+            await self._once(self._checks, self._encoder.encode(others), asker, self._build)
+            self._known_calls.add(others)
 
     async def _once(
         self, shared: SharedWork[T], job: bytes, asker: Asker,

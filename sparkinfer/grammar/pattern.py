@@ -30,6 +30,7 @@ _ENDS = (_constants.AT_END, _constants.AT_END_STRING)
 _REPEATS = (_constants.MAX_REPEAT, _constants.MIN_REPEAT)
 _CHARACTERS = (_constants.LITERAL, _constants.NOT_LITERAL, _constants.ANY, _constants.IN)
 _NAMED_GROUP = re.compile(r"\(\?<(?![=!])")
+_ESCAPE = re.compile(r"\\(?:u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})|.)", re.DOTALL)
 MAX_REPEATS = 100_000
 
 
@@ -53,9 +54,23 @@ def compiled(pattern: str) -> re.Pattern[str]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "possible nested set": ECMA has no sets in sets
-            return re.compile(_NAMED_GROUP.sub("(?P<", pattern), re.ASCII)
+            return re.compile(_in_python(pattern), re.ASCII)
     except (re.error, RecursionError, OverflowError) as error:
         raise PatternError(f"is not a valid regular expression: {error}") from error
+
+
+def _in_python(pattern: str) -> str:
+    r"""In the notation of Python's parser, which has no surrogate pairs.
+
+    >>> print(_in_python(r"(?<n>\uD83D\uDE00\\u)"))
+    (?P<n>😀\\u)
+    """
+    return _NAMED_GROUP.sub("(?P<", _ESCAPE.sub(_character, pattern))
+
+
+def _character(match: re.Match[str]) -> str:
+    high, low = match.groups()
+    return match[0] if not high else chr(0x10000 + (int(high, 16) - 0xD800 << 10) + int(low, 16) - 0xDC00)
 
 
 class Run(NamedTuple):
@@ -85,7 +100,7 @@ def _parsed(pattern: str) -> list[Any]:
     compiled(pattern)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        parsed = _parser.parse(_NAMED_GROUP.sub("(?P<", pattern), re.ASCII)
+        parsed = _parser.parse(_in_python(pattern), re.ASCII)
     if parsed.state.flags & (re.IGNORECASE | re.MULTILINE | re.DOTALL | re.VERBOSE):
         raise PatternError("flags inside a pattern are not supported")
     return list(parsed)

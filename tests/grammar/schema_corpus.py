@@ -66,6 +66,7 @@ NUMBERS: list[Case] = [
 
 STRINGS: list[Case] = [
     ({"type": "string", "minLength": 1}, ["a", "é"], [""]),
+    ({"type": "string", "pattern": "^[^\\uD800-\\uDFFF]{1,3}$"}, ["😀é"], [""]),
     ({"type": "string", "pattern": "^hello\\!$"}, ["hello!"], ["hello", "hello\\!"]),
     ({"type": "string", "maxLength": 3}, ["", "abc", "😀é\n"], ["abcd"]),
     ({"type": "string", "minLength": 1, "maxLength": 1}, ["é", "😀", '"'], ["ab", ""]),

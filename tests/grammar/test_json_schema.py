@@ -96,6 +96,15 @@ def test_a_description_never_reaches_the_grammar() -> None:
         assert text not in "".join(rule.helpers.values()) or len(text) < 3
 
 
+def test_a_surrogate_pair_in_a_pattern_is_its_character(walker: Walker) -> None:
+    schema = {"type": "string", "pattern": r"^[ab]\uD83D\uDE00$"}
+    start = walker.compile(assemble({"start": json_rule(schema, "$")}))
+    assert walker.accepts(start, list('"a😀"'.encode()))
+    assert not walker.accepts(start, list(b'"a"'))
+    assert first_violation(schema, "a😀") is None
+    assert first_violation(schema, "a😁") is not None
+
+
 @pytest.mark.parametrize("number", ["1e400", "-1e999", "1E+1000", "01", "1.", ".5", "+1", "NaN", "Infinity"])
 def test_numbers_that_are_none(walker: Walker, number: str) -> None:
     start = walker.compile(assemble({"start": json_rule({"type": "number"}, "$")}))

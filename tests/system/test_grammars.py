@@ -124,14 +124,16 @@ def begin(server: Server, response_format: Any) -> socket.socket:
     return connection
 
 
-EARLIER_CALL = {
-    "messages": [
+def earlier_call(city: str) -> dict[str, Any]:
+    call = {"name": "w", "arguments": json.dumps({"city": city})}
+    return {"messages": [
         {"role": "user", "content": "x"},
-        {"role": "assistant", "tool_calls": [
-            {"id": "a", "type": "function", "function": {"name": "w", "arguments": '{"city": "Rome"}'}}
-        ]},
+        {"role": "assistant", "tool_calls": [{"id": "a", "type": "function", "function": call}]},
         {"role": "tool", "tool_call_id": "a", "content": "rain"},
-    ],
+    ]} | WEATHER_TOOLS  # fmt: skip
+
+
+WEATHER_TOOLS = {
     "tools": [{"type": "function", "function": {"name": "w", "parameters": {
         "type": "object", "properties": {"city": {"type": "string"}}, "additionalProperties": False,
     }}}],
@@ -152,7 +154,7 @@ def test_cheap_schemas_do_not_wait_for_dear_ones(embedded_model: Path) -> None:
             threading.Event().wait(0.01)
         for number in range(3):
             assert contents(ask(server, {"type": "choice", "choice": [f"a{number}", f"b{number}"]}))
-            assert contents(ask(server, **EARLIER_CALL))
+            assert contents(ask(server, **earlier_call(f"Rome {number}")))
         assert select.select(bombs, [], [], 0)[0] == []
 
 
