@@ -2,8 +2,8 @@
 
 An instruction is a row of WORDS int64: the address of a kernel, how many units of work there are, and the kernel's own
 arguments. kernel(arguments, step, begin, end, thread) does the units [begin, end), in any order and by any thread.
-Threads take portions of an instruction from a counter; whoever comes late finds less to do, so a thread that the
-system has suspended holds up at most the portion that it took. Knows nothing of models.
+Threads take portions of an instruction from a counter, smaller ones towards its end; whoever comes late finds less to
+do, so a thread that the system has suspended holds up at most the portion that it took. Knows nothing of models.
 """
 
 from __future__ import annotations
@@ -151,16 +151,14 @@ def jit_run(program: int, length: int, step: int, counters: int, thread: int, nu
                 wanted = load_i64(before + 8 * FACTOR) * load_i64(step + 8 * load_i64(before + 8 * COUNT))
                 jit_wait(counters + j * COUNTER_BYTES + 64, wanted)
             waited = i
-        portion = max(load_i64(at + 8 * GRAIN), -(-units // (4 * num_threads)))
-        if num_threads == 1:
-            portion = units
-        counter = counters + i * COUNTER_BYTES
-        kernel = load_i64(at + 8 * KERNEL)
+        grain, counter, kernel = load_i64(at + 8 * GRAIN), counters + i * COUNTER_BYTES, load_i64(at + 8 * KERNEL)
+        portion = units if num_threads == 1 else max(grain, (units - read(counter)) // (2 * num_threads))
         begin = fetch_add(counter, portion) if read(counter) < units else units
         while begin < units:
             end = min(begin + portion, units)
             call_kernel(kernel, at + 8 * ARGUMENTS, step, begin, end, thread)
             fetch_add(counter + 64, end - begin)
+            portion = max(grain, (units - end) // (2 * num_threads))
             begin = fetch_add(counter, portion) if end < units else units
     for j in range(waited, length):
         before = program + j * WORDS * 8
