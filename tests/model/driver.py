@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -118,3 +119,24 @@ def run_chunks(
     driver = Driver(model, num_blocks=max(64, -(-len(tokens) // 16)), seed=seed, device=device)
     steps = [driver.step({"only": tokens[i : i + chunk]})["only"] for i in range(0, len(tokens), chunk)]
     return torch.cat(steps)
+
+
+def some_tokens(rng: random.Random, count: int) -> list[int]:
+    return [rng.randrange(1000) for _ in range(count)]
+
+
+def mixed_and_alone(model: Model, dtype: torch.dtype) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Logits of five sequences whose steps are cut and mixed at random, and of each in one step of its own."""
+    rng = random.Random(7)
+    tokens = {key: some_tokens(rng, rng.randrange(1, 90)) for key in range(5)}
+    driver = Driver(model, num_blocks=200, block_size=8, kv_dtype=dtype)
+    got: dict[int, list[torch.Tensor]] = {key: [] for key in tokens}
+    done = dict.fromkeys(tokens, 0)
+    while pending := [key for key in tokens if done[key] < len(tokens[key])]:
+        chosen = rng.sample(pending, rng.randrange(1, len(pending) + 1))
+        work = {key: tokens[key][done[key] : done[key] + rng.choice([1, 1, 3, 40])] for key in chosen}
+        for key, logits in driver.step(work).items():
+            got[key].append(logits)
+            done[key] += len(logits)
+    for key, alone in tokens.items():
+        yield torch.cat(got[key]), Driver(model, kv_dtype=dtype).step({key: alone})[key]

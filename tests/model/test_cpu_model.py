@@ -19,7 +19,7 @@ from sparkinfer.model.cpu import coverage
 from sparkinfer.model.cpu.model import CpuModel
 from sparkinfer.model.cpu.weights import FLOAT_KINDS, LAYOUTS_BY_NAME
 from sparkinfer.model.registry import Model
-from tests.model.driver import Driver, load_cpu, run_chunks
+from tests.model.driver import Driver, load_cpu, mixed_and_alone, run_chunks, some_tokens
 from tests.model.tiny import ARCHITECTURES, golden
 
 pytestmark = pytest.mark.skipif(dot_instruction() is None, reason="this CPU has no instruction that the kernels need")
@@ -36,10 +36,6 @@ def divergence(expected: torch.Tensor, got: torch.Tensor) -> float:
     return float((p.exp() * (p - q)).sum(-1).mean())
 
 
-def some_tokens(rng: random.Random, count: int) -> list[int]:
-    return [rng.randrange(1000) for _ in range(count)]
-
-
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_agrees_with_float32(architecture: str, cpu_model, tiny_model: Callable[[str], Model]) -> None:
     """16-bit activations leave a divergence of 1e-7; a hundred times that would already be a fault."""
@@ -54,20 +50,8 @@ def test_agrees_with_float32(architecture: str, cpu_model, tiny_model: Callable[
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int8])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_bits_do_not_depend_on_the_batch(architecture: str, dtype: torch.dtype, cpu_model) -> None:
-    rng, model = random.Random(7), cpu_model(architecture)
-    tokens = {key: some_tokens(rng, rng.randrange(1, 90)) for key in range(5)}
-    driver = Driver(model, num_blocks=200, block_size=8, kv_dtype=dtype)
-    got: dict[int, list[torch.Tensor]] = {key: [] for key in tokens}
-    done = dict.fromkeys(tokens, 0)
-    while pending := [key for key in tokens if done[key] < len(tokens[key])]:
-        chosen = rng.sample(pending, rng.randrange(1, len(pending) + 1))
-        work = {key: tokens[key][done[key] : done[key] + rng.choice([1, 1, 3, 40])] for key in chosen}
-        for key, logits in driver.step(work).items():
-            got[key].append(logits)
-            done[key] += len(logits)
-    for key, expected_tokens in tokens.items():
-        alone = Driver(model, kv_dtype=dtype).step({key: expected_tokens})[key]
-        assert torch.equal(torch.cat(got[key]), alone)
+    for mixed, alone in mixed_and_alone(cpu_model(architecture), dtype):
+        assert torch.equal(mixed, alone)
 
 
 def test_spans_of_keys_computed_apart_give_the_same_bits(cpu_model) -> None:

@@ -18,7 +18,7 @@ from sparkinfer.config import ModelConfig, load_config
 from sparkinfer.errors import ConfigError
 from sparkinfer.model.determinism import make_deterministic
 from sparkinfer.model.registry import Model, load_model
-from tests.model.driver import CPU, Driver, run_chunks
+from tests.model.driver import CPU, Driver, mixed_and_alone, run_chunks, some_tokens
 from tests.model.tiny import ARCHITECTURES, GOLDEN
 from workers.service_info import service_info
 
@@ -36,10 +36,6 @@ def deterministic_model(tiny_path: Callable[[str], Path]) -> Callable[[str], Mod
     return load
 
 
-def some_tokens(rng: random.Random, count: int) -> list[int]:
-    return [rng.randrange(1000) for _ in range(count)]
-
-
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_chunks_do_not_matter(architecture: str, deterministic_model, tiny_model) -> None:
     model, tokens = deterministic_model(architecture), some_tokens(random.Random(1), 140)
@@ -52,20 +48,8 @@ def test_chunks_do_not_matter(architecture: str, deterministic_model, tiny_model
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
 @pytest.mark.parametrize("architecture", ["llama", "gemma3", "qwen3moe", "qwen35", "qwen35moe"])
 def test_the_batch_does_not_matter(architecture: str, dtype: torch.dtype, deterministic_model) -> None:
-    rng, model = random.Random(7), deterministic_model(architecture)
-    tokens = {key: some_tokens(rng, rng.randrange(1, 90)) for key in range(5)}
-    driver = Driver(model, num_blocks=200, block_size=8, kv_dtype=dtype)
-    got: dict[int, list[torch.Tensor]] = {key: [] for key in tokens}
-    done = dict.fromkeys(tokens, 0)
-    while pending := [key for key in tokens if done[key] < len(tokens[key])]:
-        chosen = rng.sample(pending, rng.randrange(1, len(pending) + 1))
-        work = {key: tokens[key][done[key] : done[key] + rng.choice([1, 1, 3, 40])] for key in chosen}
-        for key, logits in driver.step(work).items():
-            got[key].append(logits)
-            done[key] += len(logits)
-    for key, expected_tokens in tokens.items():
-        alone = Driver(model, kv_dtype=dtype).step({key: expected_tokens})[key]
-        assert torch.equal(torch.cat(got[key]), alone)
+    for mixed, alone in mixed_and_alone(deterministic_model(architecture), dtype):
+        assert torch.equal(mixed, alone)
 
 
 def test_the_plain_model_would_not_pass(tiny_model: Callable[[str], Model]) -> None:
