@@ -51,6 +51,7 @@ class CudaModelRunner:
                 weights, DecodePools.of(pools), self._inputs, last_token_ids, is_deterministic
             )
         self.prompt_grid = self._forward.prompt_grid
+        self.chunk_ms: dict[int, float] = {}
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="cuda_runner")
 
     def capture(self, progress: Callable[[int, int], None]) -> None:
@@ -58,7 +59,7 @@ class CudaModelRunner:
         with self._on_device(self._stream):
             if self._stream is not None:
                 torch.cuda.synchronize()  # pools and weights were filled on other streams
-            self._forward.capture(progress)
+            self.chunk_ms = self._forward.capture(progress)
             self._sampling.warm_up()
             self._download(torch.zeros(2, 1, dtype=torch.int64, device=self._device)).result()  # compiles
 
@@ -122,9 +123,9 @@ class CudaModelRunner:
     def _sample(self, output: SchedulerOutput, sampling: SamplingBatch, logits: Tensor) -> EnqueuedStep:
         if self._stream is not None and self._upload_stream is not None:
             self._stream.wait_stream(self._upload_stream)
-        result = self._sampling.sample(logits, output, sampling, self._mark())
-        sampled = result.sampled
         slots = self._inputs.upload(np.array([row.slot for row in output.sampling_rows], np.int64))
+        result = self._sampling.sample(logits, output, sampling, self._mark())  # waits for masks: little is left to do
+        sampled = result.sampled
         self._last_token_ids.index_copy_(0, slots, sampled.token_ids)
         columns = sampled.logprob_columns
         logprobs = None if columns is None else columns.to_host()  # before the event that `_download` records
