@@ -23,6 +23,11 @@ def has_dp4a() -> bool:
     return not INTERPRETED and torch.version.hip is None
 
 
+def has_bulk_copies(x: Tensor) -> bool:
+    """Whether the card copies and prefetches many bytes by one instruction (PTX: from sm_90 on)."""
+    return x.is_cuda and torch.version.hip is None and torch.cuda.get_device_capability(x.device) >= (9, 0)
+
+
 def launch_options(num_warps: int, pdl: bool, registers_of_8_warps: int | None) -> dict[str, int | bool | None]:
     """Of a kernel that walks rows of a matrix; registers a thread at most, where it has 8 warps."""
     registers = THREE_OF_4_WARPS if num_warps <= 4 else registers_of_8_warps

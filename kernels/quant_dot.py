@@ -28,11 +28,13 @@ from kernels.quant_unpack import (
     unpack_words,
 )
 
-_DOT_ASM = tl.constexpr("""{ .reg .s32 t;
+DOT = """{ .reg .s32 t;
 dp4a.s32.s32 t, $1, $5, 0; dp4a.s32.s32 t, $2, $6, t; dp4a.s32.s32 t, $3, $7, t; dp4a.s32.s32 t, $4, $8, t;
 shl.b32 t, t, 8;
-dp4a.s32.s32 t, $1, $9, t; dp4a.s32.s32 t, $2, $10, t; dp4a.s32.s32 t, $3, $11, t; dp4a.s32.s32 $0, $4, $12, t; }""")
-_UNSIGNED_DOT_ASM = tl.constexpr(_DOT_ASM.value.replace("dp4a.s32", "dp4a.u32"))
+dp4a.s32.s32 t, $1, $9, t; dp4a.s32.s32 t, $2, $10, t; dp4a.s32.s32 t, $3, $11, t; dp4a.s32.s32 $0, $4, $12, t; }"""
+UNSIGNED_DOT = DOT.replace("dp4a.s32", "dp4a.u32")
+_DOT_ASM = tl.constexpr(DOT)
+_UNSIGNED_DOT_ASM = tl.constexpr(UNSIGNED_DOT)
 
 
 @triton.jit

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from kernels import streamed_products
 from kernels.activation import quantize_block, rms_factor
 from kernels.few_rows import few_rows_swiglu, fits
 from kernels.launch import THREE_OF_8_WARPS, RowTile, block_tile, has_dp4a, launch_options
@@ -74,6 +75,9 @@ def quant_swiglu(
         raise ValueError(f"gate is {gate.format.name} and up is {up.format.name}: one format is needed")
     if tile is None and fits(x, [gate, up]):
         few_rows_swiglu(x, gate, up, out, eps, pdl)
+        return
+    if tile is None and streamed_products.fits(x, gate):
+        streamed_products.streamed_swiglu(x, gate, up, out, eps, pdl)
         return
     tile = tile or swiglu_tile(gate.format, gate.num_cols, x.num_tokens)
     planes = [p for w in (gate, up) for p in (w.quants, w.high, w.scales, w.supers)]

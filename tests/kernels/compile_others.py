@@ -26,8 +26,16 @@ from kernels.quant_gemv import quant_gemv
 from kernels.quant_gemv_residual import quant_gemv_residual
 from kernels.quant_swiglu import quant_swiglu
 from kernels.route_tokens import route_tokens
+from kernels.short_runs import LONGEST
 from kernels.sort_tokens import Runs, sort_tokens
 from kernels.split_sums import add_parts, add_parts_residual, add_parts_swiglu, add_parts_swiglu_packed
+from kernels.streamed_products import (
+    RESIDUAL_STAGES,
+    SWIGLU_STAGES,
+    WARPS,
+    _streamed_residual_kernel,
+    _streamed_swiglu_kernel,
+)
 from tests.kernels.activations import poisoned_activation
 from tests.kernels.offline_compile import AMD, NVIDIA, Recorder
 from tests.kernels.random_weights import random_weight
@@ -54,7 +62,7 @@ def other_formats() -> None:
 
 
 def _gluon(kernel: Any, kind: QuantFormat, constants: dict[str, object], others: dict[str, str],
-           target: GPUTarget) -> None:
+           target: GPUTarget, num_warps: int = 4) -> None:
     """Compile a Gluon kernel that reads planes of `kind`; others: signature of the rest."""
     weight = random_weight(64, 256, kind)
     planes = {"q": weight.quants, "h": weight.high, "s": weight.scales, "d": weight.supers}
@@ -65,7 +73,7 @@ def _gluon(kernel: Any, kind: QuantFormat, constants: dict[str, object], others:
     places = kernel.arg_names
     aligned = {(places.index(name),): [["tt.divisibility", 16]] for name in places if name.endswith("_ptr")}
     source = GluonASTSource(kernel, signature, constants, aligned)
-    compiled = triton.compile(source, target=target, options={"num_warps": 4})
+    compiled = triton.compile(source, target=target, options={"num_warps": num_warps})
     assert compiled.metadata.shared < 100_000  # what every card has
 
 
@@ -87,10 +95,26 @@ def expert_rows(target: GPUTarget) -> int:
     others = {"x_ptr": "*fp16", "order_ptr": "*i32", "runs_ptr": "*i32", "num_runs_ptr": "*i32", "factor": "fp32"}
     for kind, length, is_pair in jobs:
         constants = {"FMT": int(kind), "COLS": 2048, "NUM_ROWS": 512, "TOP_K": 8, "M": length,
-                     "STAGES": EXPERT_STAGES, "IS_PAIR": is_pair, "HAS_WGMMA": int(target.arch) == 90,
+                     "STAGES": EXPERT_STAGES, "IS_PAIR": is_pair, "IS_SHORT": length == LONGEST,
+                     "HAS_WGMMA": int(target.arch) == 90 and length > LONGEST,
                      "PDL": int(target.arch) >= 90}
         _gluon(_expert_rows_kernel, kind, constants, others | {"y_ptr": "*fp16" if is_pair else "*fp32"}, target)
     return len(jobs)
+
+
+def streamed_products(target: GPUTarget) -> int:
+    """Both kernels and formats; returns how many that are."""
+    floats = ("xs_ptr", "xm_ptr", "xq_ptr", "ss_ptr", "residual_ptr", "w_ptr", "ys_ptr", "ym_ptr", "yp_ptr")
+    others = dict.fromkeys(floats, "*fp32") | {"x_ptr": "*i32", "v_ptr": "*i8", "eps": "fp32"}
+    is_new = int(target.arch) >= 90
+    both = {"COLS": 3072, "WARPS": WARPS, "PREFETCH": is_new, "PDL": is_new}
+    kinds = (QuantFormat.Q4_K, QuantFormat.Q6_K)
+    for kind in kinds:
+        _gluon(_streamed_swiglu_kernel, kind, both | {"FMT": int(kind), "FFN": 64, "STAGES": SWIGLU_STAGES},
+               others, target, WARPS)
+        _gluon(_streamed_residual_kernel, kind,
+               both | {"FMT": int(kind), "N": 64, "GROUP": 128, "STAGES": RESIDUAL_STAGES}, others, target, WARPS)
+    return 2 * len(kinds)
 
 
 def around_experts() -> None:
@@ -116,7 +140,8 @@ def around_experts() -> None:
 
 def compile_all(name: str) -> int:
     recorder = Recorder((NVIDIA | AMD)[name])
-    num_gluon = many_rows(recorder.target) + expert_rows(recorder.target) if name in NVIDIA else 0
+    in_gluon = (many_rows, expert_rows, streamed_products) if name in NVIDIA else ()
+    num_gluon = sum(make(recorder.target) for make in in_gluon)
     recorder.record(draws)
     recorder.record(around_experts)
     if name in ("sm_80", "sm_90", "gfx942"):  # formats differ no further between cards
