@@ -76,6 +76,10 @@ class BuilderLine:
         self.leave(last)
         return last
 
+    def has(self, is_slow: bool) -> bool:
+        """Whether some job waits in the quick or the slow line."""
+        return any(job.is_slow == is_slow for job in self._waiting)
+
     def pop(self, is_slow: bool) -> Job | None:
         """The job that a builder of the quick or the slow line does next."""
         job = min((job for job in self._waiting if job.is_slow == is_slow), key=self._rank, default=None)

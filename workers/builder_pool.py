@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Coroutine
 
 import msgspec
 
@@ -48,17 +49,13 @@ class BuilderPool:
         """limit_s: of a processor's time, for one job."""
         self._limit_s = limit_s
         self._line = BuilderLine()
-        self._idle = {False: [Builder() for _ in range(NUM_QUICK)], True: [Builder() for _ in range(NUM_SLOW)]}
+        self._asleep = {False: [Builder() for _ in range(NUM_QUICK)], True: [Builder() for _ in range(NUM_SLOW)]}
+        self._idle: dict[bool, list[Builder]] = {False: [], True: []}
         self._working: set[asyncio.Task[None]] = set()
 
     async def start_one(self) -> None:
         """Have a process ready before it is needed."""
-        builder = self._idle[False].pop()
-        try:
-            await builder.start()
-        finally:
-            self._idle[False].append(builder)
-            self._dispatch()
+        await self._wake(self._asleep[False].pop(), is_slow=False)
 
     async def run(self, payload: bytes, client_id: int, is_wanted: IsWanted) -> Built | Refused | Working | None:
         """What became of a job; what it was working on, or None, when it took longer.
@@ -79,15 +76,43 @@ class BuilderPool:
         self._dispatch()
 
     def _dispatch(self) -> None:
+        """Jobs for those that are ready; where some are left, one more process comes: no job waits for that alone."""
         for is_slow, idle in self._idle.items():
-            while idle and (job := self._line.pop(is_slow)) is not None:
-                if not job.is_wanted():
-                    self._line.leave(job)
-                    _end(job, NobodyWaitsError())
-                    continue
-                task = asyncio.get_running_loop().create_task(self._serve(idle.pop(), job, is_slow))
-                self._working.add(task)
-                task.add_done_callback(self._working.discard)
+            while idle and (job := self._next(is_slow)) is not None:
+                self._spawn(self._serve(idle.pop(), job, is_slow))
+            if self._asleep[is_slow] and self._line.has(is_slow):
+                self._spawn(self._wake(self._asleep[is_slow].pop(), is_slow))
+
+    def _next(self, is_slow: bool) -> Job | None:
+        while (job := self._line.pop(is_slow)) is not None and not job.is_wanted():
+            self._line.leave(job)
+            _end(job, NobodyWaitsError())
+        return job
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._working.add(task)
+        task.add_done_callback(self._working.discard)
+
+    async def _wake(self, builder: Builder, is_slow: bool) -> None:
+        try:
+            await asyncio.wait_for(builder.start(), BOOT_TIMEOUT_S)
+            self._idle[is_slow].append(builder)
+        except (OSError, EOFError, TimeoutError) as error:
+            self._is_dead(builder, is_slow, error)
+            job = self._next(is_slow)
+            if job is not None:
+                self._line.leave(job)
+                _end(job, BuilderDiedError())
+        except asyncio.CancelledError:
+            builder.kill()
+            raise
+        self._dispatch()
+
+    def _is_dead(self, builder: Builder, is_slow: bool, error: Exception) -> None:
+        log.error("a grammar builder died: %s", error or type(error).__name__)
+        builder.kill()
+        self._asleep[is_slow].append(builder)
 
     async def _serve(self, builder: Builder, job: Job, is_slow: bool) -> None:
         """One run of a job: to its end, or to where it makes way."""
@@ -95,14 +120,13 @@ class BuilderPool:
             await asyncio.wait_for(builder.start(), BOOT_TIMEOUT_S)
             await builder.send(Order(job.payload, is_slow))
             outcome = await self._watch(builder, job)
+            self._idle[is_slow].append(builder)
         except (OSError, EOFError, TimeoutError, msgspec.DecodeError) as error:
-            log.error("a grammar builder died: %s", error or type(error).__name__)
-            builder.kill()
+            self._is_dead(builder, is_slow, error)
             outcome = BuilderDiedError()
         except asyncio.CancelledError:
             builder.kill()  # nobody will read its reply
             raise
-        self._idle[is_slow].append(builder)
         if isinstance(outcome, Spent):
             self._put(job)
         else:

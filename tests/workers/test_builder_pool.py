@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -26,6 +27,9 @@ def job(pattern: str) -> bytes:
 async def pool(limit_s: float = 3.0) -> AsyncIterator[BuilderPool]:
     made = BuilderPool(limit_s)
     yield made
+    assert not any(made._idle[is_slow] and made._line.has(is_slow) for is_slow in (False, True))
+    while made._working:
+        await asyncio.wait(made._working)
     for process in (builder._process for idle in made._idle.values() for builder in idle):
         if process is not None:
             process.kill()
@@ -66,5 +70,19 @@ def test_what_nobody_waits_for_is_given_up() -> None:
                 await running
             with pytest.raises(NobodyWaitsError):
                 await builders.run(job("[ab]"), 0, lambda: False)
+
+    asyncio.run(body())
+
+
+def test_a_process_that_does_not_start_fails_one_job_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body() -> None:
+        async with pool() as builders:
+            with monkeypatch.context() as broken:
+                broken.setattr(sys, "executable", "/bin/false")
+                results = await asyncio.gather(
+                    *(builders.run(job(f"[ab]{i}"), 0, lambda: True) for i in range(5)), return_exceptions=True
+                )
+            assert all(isinstance(result, BuilderDiedError) for result in results)
+            assert isinstance(await builders.run(job("[ab]"), 0, lambda: True), Built)
 
     asyncio.run(body())
