@@ -2,10 +2,11 @@
 
 Written in Gluon, as `many_rows`: quantised rows become f16 in registers and meet a run's activations on the tensor
 cores. A program makes 64 rows of one expert for one run (`sort_tokens`); runs are of at most M tokens, and programs
-beyond the last run end at once, so that a launch's size depends on the number of tokens alone.
+beyond the last run end at once, so that a launch's size depends on the number of tokens alone. Runs of at most eight
+have a loop of their own (`short_runs`).
 
 Bytes moved: an expert's planes once per run; a run's activations once per 64 rows (from L2). Accumulation: f32, in an
-order that neither the tokens nor M change.
+order that the tokens do not change.
 Reference:   kernels/reference/grouped_experts.py
 """
 
@@ -24,6 +25,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from kernels.fragments import SCALE, fragment, from_row, load_group, tile_layout, unpack
 from kernels.many_rows import FORMATS, GROUP, ROWS, has_wgmma
 from kernels.quant_format import QuantWeight
+from kernels.short_runs import LONGEST, MOST_COLS, STEP_COLS, short_products
 from kernels.sort_tokens import Runs
 
 STAGES = 3
@@ -110,7 +112,7 @@ def _run_products(
 def _expert_rows_kernel(
     q_ptr, h_ptr, s_ptr, d_ptr, uq_ptr, uh_ptr, us_ptr, ud_ptr, x_ptr, y_ptr, order_ptr, runs_ptr, num_runs_ptr, factor,
     FMT: gl.constexpr, COLS: gl.constexpr, NUM_ROWS: gl.constexpr, TOP_K: gl.constexpr, M: gl.constexpr,
-    STAGES: gl.constexpr, IS_PAIR: gl.constexpr, HAS_WGMMA: gl.constexpr, PDL: gl.constexpr,
+    STAGES: gl.constexpr, IS_PAIR: gl.constexpr, IS_SHORT: gl.constexpr, HAS_WGMMA: gl.constexpr, PDL: gl.constexpr,
 ):
     """IS_PAIR: y[sorted row] = silu(gate x[token]) * (up x[token]), packed; else y[pair] = down x[sorted row].
 
@@ -138,8 +140,13 @@ def _expert_rows_kernel(
         x_row = first + gl.minimum(gl.arange(0, M, gl.SliceLayout(1, X)), count - 1)
         if IS_PAIR:
             x_row = gl.load(order_ptr + x_row) // TOP_K
-        acc, other_acc = _run_products(planes, other, x_ptr, gl.expand_dims(x_row, 1), FMT, COLS, M, STAGES, ACC,
-                                       IS_PAIR, HAS_WGMMA, PDL and not IS_PAIR)
+        x_row = gl.expand_dims(x_row, 1)
+        WAITS: gl.constexpr = PDL and not IS_PAIR
+        if IS_SHORT:
+            acc, other_acc = short_products(planes, other, x_ptr, x_row, FMT, COLS, ACC, IS_PAIR, WAITS)
+        else:
+            acc, other_acc = _run_products(planes, other, x_ptr, x_row, FMT, COLS, M, STAGES, ACC, IS_PAIR, HAS_WGMMA,
+                                           WAITS)
         out_row = first_row + gl.expand_dims(gl.arange(0, 64, gl.SliceLayout(1, ACC)), 1)
         token = gl.arange(0, M, gl.SliceLayout(0, ACC))
         real = gl.expand_dims(token < count, 0)
@@ -181,11 +188,13 @@ class _Launch:
     pdl: bool
 
     def run(self, x: Tensor, y: Tensor, runs: Runs, top_k: int) -> None:
+        num_cols = self.weight.num_cols
+        is_short = runs.length == LONGEST and num_cols <= MOST_COLS and num_cols % STEP_COLS == 0
         planes = [p for w in (self.weight, self.other) for p in (w.quants, w.high, w.scales, w.supers)]
         _expert_rows_kernel[(self.rows // ROWS * runs.most,)](
             *planes, x, y, runs.order, runs.table, runs.count, self.factor, FMT=int(self.weight.format),
-            COLS=self.weight.num_cols, NUM_ROWS=self.rows, TOP_K=top_k, M=runs.length, STAGES=STAGES,
-            IS_PAIR=self.is_pair, HAS_WGMMA=has_wgmma(x), PDL=self.pdl, num_warps=4,
+            COLS=num_cols, NUM_ROWS=self.rows, TOP_K=top_k, M=runs.length, STAGES=STAGES, IS_PAIR=self.is_pair,
+            IS_SHORT=is_short, HAS_WGMMA=has_wgmma(x) and not is_short, PDL=self.pdl, num_warps=4,
             **({"launch_pdl": True} if self.pdl else {}),
         )
 

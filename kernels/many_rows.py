@@ -3,11 +3,13 @@ cores. Written in Gluon, whose layouts say where every number lies; it does not 
 
 A program makes 64 rows of W for all of x, whose columns lie in the order of `fragments`.
 
-Bytes moved: every plane once; x once per 64 rows (from L2). Accumulation: f32, in an order that neither the number of
-rows of x nor the grid changes. Reference:   kernels/reference/quant_gemv.py
+Bytes moved: every plane once; x once per 64 rows (from L2). Accumulation: f32, in an order that the number of parts
+alone changes. Reference:   kernels/reference/quant_gemv.py
 """
 
 from __future__ import annotations
+
+from functools import lru_cache
 
 import torch
 import triton
@@ -25,8 +27,14 @@ GROUP = 128          # columns of a step
 ROWS = 64            # of W a program
 FORMATS = tuple(kind for kind in QuantFormat if not kind.is_float)
 STAGES = 3
-PROGRAMS = 528           # four on each of an H200's multiprocessors
+# Programs that an H200 runs at once, by rows of x: their registers let 7, 6, 4 or 2 be on a multiprocessor
+PROGRAMS = {16: 924, 32: 792, 64: 528, 128: 264}
 MIN_GROUPS = 4           # that a part of the columns has
+MOST_PARTS = 8
+PART_COST = 0.069        # of writing and reading a part's sums, against a round of products of the same size
+# 64 rows in 96 registers and two stages: five programs on a multiprocessor, each slower
+TIGHT_ROWS, TIGHT_PROGRAMS, TIGHT_TIME = 64, 660, 1.35
+TIGHT = {"STAGES": 2, "maxnreg": 96}
 
 
 @gluon.jit
@@ -98,13 +106,32 @@ def fits(weight: QuantWeight, num_tokens: int) -> bool:
     return weight.format in FORMATS and weight.num_cols % GROUP == 0 and num_tokens in (16, 32, 64, 128)
 
 
-def num_splits(weight: QuantWeight) -> int:
-    """Parts that the columns are best cut into, by the matrix's shape alone.
+def num_splits(weight: QuantWeight, num_tokens: int) -> int:
+    """Parts that the columns are best cut into, so that no few programs are left for a round of their own.
 
-    17,408 rows: 2; 5,120 rows of 17,408 columns: 6; 2,048 rows of 4,096 columns: 8; an output head: 1
+    64 rows of x: 17,408 rows of W in 2 parts, 5,120 rows of 17,408 columns in 6, an output head in 1
     """
-    tiles = -(-weight.num_rows // ROWS)
-    return max(1, min(round(PROGRAMS / tiles), weight.num_cols // (GROUP * MIN_GROUPS), 8))
+    return best_parts(weight.num_rows, weight.num_cols, num_tokens)
+
+
+def best_parts(num_rows: int, num_cols: int, num_tokens: int) -> int:
+    """`num_splits` of a matrix of that shape."""
+    return _plan(num_rows, num_cols, num_tokens)[0]
+
+
+@lru_cache
+def _plan(num_rows: int, num_cols: int, num_tokens: int) -> tuple[int, bool]:
+    """(parts, whether programs are `TIGHT`): the least time, a round of whole columns being one."""
+    tiles, programs = -(-num_rows // ROWS), PROGRAMS[num_tokens]
+    if tiles >= 2 * programs:
+        return 1, False
+    most = max(1, min(num_cols // (GROUP * MIN_GROUPS), MOST_PARTS))
+    sums = PART_COST * num_tokens * num_rows / (programs * num_cols)
+    found = [(-(-tiles * parts // programs) / parts + parts * sums, parts, False) for parts in range(1, most + 1)]
+    if num_tokens == TIGHT_ROWS:
+        found += [(TIGHT_TIME * -(-tiles * parts // TIGHT_PROGRAMS) / parts + parts * sums, parts, True)
+                  for parts in range(1, most + 1)]
+    return min(found)[1:]
 
 
 def has_wgmma(x: Tensor) -> bool:
@@ -120,9 +147,10 @@ def many_rows(x: Tensor, weight: QuantWeight, out: Tensor, pdl: bool = False, x_
     x_factor:   power of two that x was multiplied by; taken out again
     """
     splits, num_tokens, _ = out.shape
+    is_tight = has_wgmma(x) and _plan(weight.num_rows, weight.num_cols, num_tokens)[1]
     _many_rows_kernel[(triton.cdiv(weight.num_rows, ROWS), splits)](
         weight.quants, weight.high, weight.scales, weight.supers, weight.num_rows, x, out, out.stride(1), out.stride(0),
         1.0 / (WEIGHT_SCALE * x_factor),
-        FMT=int(weight.format), COLS=weight.num_cols, M=num_tokens, STAGES=STAGES,
-        HAS_WGMMA=has_wgmma(x), PDL=pdl, num_warps=4, **({"launch_pdl": True} if pdl else {}),
+        FMT=int(weight.format), COLS=weight.num_cols, M=num_tokens, HAS_WGMMA=has_wgmma(x), PDL=pdl, num_warps=4,
+        **(TIGHT if is_tight else {"STAGES": STAGES}), **({"launch_pdl": True} if pdl else {}),
     )

@@ -71,7 +71,7 @@ def project(
     for weight in weights:
         target = out[:, first : first + weight.num_rows]
         first += weight.num_rows
-        if fits(weight, x.num_tokens) and num_splits(weight) == 1:
+        if fits(weight, x.num_tokens) and num_splits(weight, x.num_tokens) == 1:
             many_rows(rows.form(None), weight, target[None], pdl)
         elif rows.takes(weight):
             add_parts(rows.parts(weight), target, pdl)
@@ -123,7 +123,7 @@ def project_normed(x: NormedRows, weights: Sequence[QuantWeight], out: Tensor, p
     for weight in weights:
         target = out[:, first : first + weight.num_rows]
         first += weight.num_rows
-        if weight.format != QuantFormat.F32 and num_splits(weight) == 1:
+        if weight.format != QuantFormat.F32 and num_splits(weight, out.shape[0]) == 1:
             many_rows(x.packed, weight, target[None], pdl)
         else:
             add_parts(normed_parts(x, weight, pdl), target, pdl)
@@ -143,7 +143,7 @@ def feed_forward_parts(
 
 
 def _many_parts(packed: Tensor, weight: QuantWeight, pdl: bool, x_factor: float = 1.0) -> Tensor:
-    shape = (num_splits(weight), packed.shape[0], weight.num_rows)
+    shape = (num_splits(weight, packed.shape[0]), packed.shape[0], weight.num_rows)
     parts = torch.empty(shape, dtype=torch.float32, device=packed.device)
     many_rows(packed, weight, parts, pdl, x_factor)
     return parts

@@ -18,6 +18,7 @@ import torch
 import triton
 
 from kernels import many_rows as module
+from kernels.fragments import WEIGHT_SCALE
 from kernels.many_rows import ROWS, STAGES, num_splits
 from kernels.pack_halves import pack_halves
 from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
@@ -53,8 +54,8 @@ class Variant:
 def launch(variant: Variant, x: torch.Tensor, weight: QuantWeight, out: torch.Tensor) -> None:
     module._many_rows_kernel[(triton.cdiv(weight.num_rows, ROWS), variant.splits)](
         weight.quants, weight.high, weight.scales, weight.supers, weight.num_rows, x, out, out.stride(1), out.stride(0),
-        FMT=int(variant.kind), COLS=variant.num_cols, M=variant.num_tokens,
-        STAGES=variant.stages, HAS_WGMMA=variant.has_wgmma, num_warps=4,
+        1.0 / WEIGHT_SCALE, FMT=int(variant.kind), COLS=variant.num_cols, M=variant.num_tokens,
+        STAGES=variant.stages, HAS_WGMMA=variant.has_wgmma, PDL=False, num_warps=4,
     )
 
 
@@ -67,9 +68,9 @@ def checks(has_wgmma: bool) -> list[Variant]:
 
 
 def timed(kind: QuantFormat, rows: int, cols: int, has_wgmma: bool, with_variants: bool) -> list[Variant]:
-    splits = -(-rows // ROWS)
-    splits = max(1, min(round(module.PROGRAMS / splits), cols // 512, 8))
-    found = [Variant(kind, cols, num_tokens, splits, STAGES, has_wgmma) for num_tokens in (16, 32, 64)]
+    found = [Variant(kind, cols, num_tokens, module.best_parts(rows, cols, num_tokens), STAGES, has_wgmma)
+             for num_tokens in (16, 32, 64, 128)]
+    splits = module.best_parts(rows, cols, 64)
     if with_variants:
         found += [Variant(kind, cols, 64, splits, stages, has_wgmma) for stages in (2, 4)]
         found += [Variant(kind, cols, 64, parts, STAGES, has_wgmma) for parts in (1, 2, 3, 4, 6)]
@@ -127,7 +128,7 @@ def time_shape(kind: QuantFormat, rows: int, cols: int, variants: list[Variant],
         print(f"  {variant.num_tokens} rows, {variant.splits} parts, {variant.stages} stages, "
               f"{'wgmma' if variant.has_wgmma else 'mma_v2'}: {us:.1f} us, {tflops:.0f} TFLOP/s", flush=True)
     x, result = random_activation(64, cols, "cuda"), torch.empty(64, rows, device="cuda")
-    parts = torch.empty(num_splits(weights[0]), 64, rows, device="cuda")
+    parts = torch.empty(num_splits(weights[0], 64), 64, rows, device="cuda")
 
     def whole(weight: QuantWeight) -> None:
         module.many_rows(pack_halves(x, cols, EPS), weight, parts)

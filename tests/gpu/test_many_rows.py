@@ -49,3 +49,6 @@ def test_products_of_any_number_of_rows(
         assert relative_error(parts.sum(0), expected[:num_tokens]) < 1e-3
         first = parts[:, :16].clone() if first is None else first
         assert torch.equal(parts[:, :16], first)
+    monkeypatch.setattr(module, "_plan", lambda *sizes: (3, True))  # few registers, two stages
+    many_rows(packed, weight, parts.fill_(torch.nan))
+    assert torch.equal(parts[:, :16], first)

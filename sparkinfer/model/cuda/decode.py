@@ -175,7 +175,7 @@ class DecodeStep:
         assert state is not None
         mixed = self._activation("delta_net", self._num_seqs, layer.output.num_cols)
         gated_delta_step(projected, layer.small, conv, state, inputs.state_slots, inputs.positions, mixed,
-                         pdl=self.pdl)
+                         num_warps=4 if self._num_seqs <= FEW else 2, pdl=self.pdl)
         return mixed
 
     def _experts(self, ffn: ExpertFFN, next_norm: Tensor) -> None:

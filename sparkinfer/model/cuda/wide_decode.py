@@ -60,6 +60,7 @@ class WideDecodeStep(DecodeStep):
     ) -> None:
         super().__init__(weights, num_seqs, device, pdl, workspace)
         self._normed = NormedRows.empty(num_seqs, weights.hidden_size, device)
+        self._side = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def _enter(self, norm_weight: Tensor) -> None:
         self._add_parts(None, norm_weight)
@@ -72,10 +73,22 @@ class WideDecodeStep(DecodeStep):
 
     def _experts(self, ffn: ExpertFFN, next_norm: Tensor) -> None:
         x, eps = self._normed, self.weights.eps
+        shared = self._shared_expert(ffn)
         ids, weights = choose(normed_parts(x, ffn.router, self.pdl), ffn, self.pdl)
-        shared = None if ffn.shared is None else feed_forward_parts(x, ffn.shared, ffn.shared_factor, self.pdl)
         found = products(x.packed, ids, ffn, torch.float32, self.pdl)
+        if shared is not None and self._side is not None:
+            torch.cuda.current_stream().wait_stream(self._side)
         combine_experts_normed(found, weights, shared, self.residual, next_norm, eps, x, self.pdl)
+
+    def _shared_expert(self, ffn: ExpertFFN) -> Tensor | None:
+        """Parts of its product, made beside what the current stream does next: small kernels leave the card room."""
+        if ffn.shared is None:
+            return None
+        if self._side is None:
+            return feed_forward_parts(self._normed, ffn.shared, ffn.shared_factor, self.pdl)
+        self._side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._side):
+            return feed_forward_parts(self._normed, ffn.shared, ffn.shared_factor, self.pdl)
 
     def _dense(self, ffn: DenseFFN, next_norm: Tensor, post_norm_weight: Tensor | None) -> None:
         assert post_norm_weight is None
