@@ -100,10 +100,12 @@ class SchedulerConfig:
 
     policy: str = _limited("continuous", choices=("continuous", "chunked", "priority"))
     max_num_seqs: int = _limited(64, low=1, high=4096)               # sequences running at once
-    max_num_batched_tokens: int = _limited(2048, low=1, high=2**20)  # tokens per step, prefill and decode together
-    prefill_chunk_tokens: int = _limited(512, low=0, high=2**20)     # of one prompt in a shared step; 0: no limit
+    max_num_batched_tokens: int = _limited(4096, low=1, high=2**20)  # tokens per step, prefill and decode together
+    cpu_max_num_batched_tokens: int = _limited(2048, low=0, high=2**20)  # the same on a CPU, if smaller; 0: no limit
+    prefill_chunk_tokens: int = _limited(1024, low=0, high=2**20)    # of one prompt in a shared step; 0: no limit
     prefill_mix_max_tokens: int = _limited(2048, low=0, high=2**20)  # of all prompts beside decodes; 0: no limit
     cpu_prefill_mix_max_tokens: int = _limited(128, low=0, high=2**20)  # the same on a CPU, if smaller; 0: no limit
+    prefill_mix_max_ms: float = _limited(45.0, low=0, high=1e6)      # the same on a GPU, as measured; 0: no limit
     admission: str = _limited("on_demand", choices=("on_demand", "reserve"))
     admission_wait_s: float = _limited(300.0, low=0, high=86400)     # for room, then 429; 0: no waiting at all
     swap_gib: float = _limited(0.0, low=0, high=4096)                # host memory for preempted sequences; 0: none

@@ -10,6 +10,7 @@ import functools
 import importlib.util
 import logging
 import os
+from collections.abc import Mapping
 
 import torch
 
@@ -72,14 +73,26 @@ def is_on_gpu(config: Config) -> bool:
     return config.engine.runner != "scripted" and choose_device(config.engine.device).type == "cuda"
 
 
-def step_limits(config: Config) -> SchedulerConfig:
-    """[scheduler] for the device in use: what a GPU computes in an instant would stop a CPU's streams for a second."""
+def step_limits(config: Config, chunk_ms: Mapping[int, float]) -> SchedulerConfig:
+    """[scheduler] for the device in use: what a GPU computes in an instant would stop a CPU's streams for a second.
+
+    chunk_ms: as ModelRunner has it
+    """
     limits = config.scheduler
-    cpu_limit = limits.cpu_prefill_mix_max_tokens
-    if config.engine.runner == "scripted" or not cpu_limit or choose_device(config.engine.device).type != "cpu":
-        return limits
-    mixed = limits.prefill_mix_max_tokens
-    return dataclasses.replace(limits, prefill_mix_max_tokens=min(mixed, cpu_limit) if mixed else cpu_limit)
+    most, mixed = limits.max_num_batched_tokens, limits.prefill_mix_max_tokens
+    if config.engine.runner != "scripted" and choose_device(config.engine.device).type == "cpu":
+        most = min(most, limits.cpu_max_num_batched_tokens or most)
+        mixed = _least(mixed, limits.cpu_prefill_mix_max_tokens)
+    if chunk_ms and limits.prefill_mix_max_ms:
+        short = [tokens for tokens, ms in chunk_ms.items() if ms <= limits.prefill_mix_max_ms]
+        mixed = _least(mixed, max(short, default=min(chunk_ms)))
+        log.info("chunks of %d tokens beside streams: %.1f ms", mixed, chunk_ms.get(mixed, 0.0))
+    return dataclasses.replace(limits, max_num_batched_tokens=most, prefill_mix_max_tokens=mixed)
+
+
+def _least(first: int, second: int) -> int:
+    """Of two limits; 0: no limit."""
+    return min(first, second) if first and second else first or second
 
 
 def torch_runner(context: WorkerContext, gguf: GGUFFile, hparams: HParams) -> tuple[ModelRunner, MemoryPlan]:

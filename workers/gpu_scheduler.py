@@ -157,7 +157,7 @@ def _body(context: WorkerContext) -> int:
         runner, plan = torch_runner(context, gguf, hparams)
     plan = beside_pinned(plan, len(pinned), config)
     cache = _cache(config, hparams, plan, runner.prompt_grid)
-    scheduler = Scheduler(step_limits(config), cache, plan.max_model_len)
+    scheduler = Scheduler(step_limits(config, runner.chunk_ms), cache, plan.max_model_len)
     scheduler.output_tokens.forced = TableMasks(context.mask_table)
     sink = RingSink(context)
     engine = Engine(scheduler, runner, sink)

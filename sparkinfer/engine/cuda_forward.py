@@ -50,12 +50,12 @@ class CudaForward:
         self._inputs = inputs
         self._is_deterministic, self._hidden_size, self._device = is_deterministic, weights.hidden_size, device
 
-    def capture(self, progress: Callable[[int, int], None]) -> None:
-        """Prepare every batch size; progress(done, total)."""
+    def capture(self, progress: Callable[[int, int], None]) -> dict[int, float]:
+        """Prepare every batch size; progress(done, total). Returns what chunks of prompts take: tokens -> ms."""
         self.graphs.capture(progress)
         if self._device.type == "cuda":
             self._warm_up()
-        self._prompts.capture(lambda done, total: None)
+        return self._prompts.capture(lambda done, total: None)
 
     def _warm_up(self) -> None:
         """Compile what prompts need, on the dummy slot: a first chunk, a next one, a single token, every head size."""

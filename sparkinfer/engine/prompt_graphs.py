@@ -18,6 +18,7 @@ from sparkinfer.model.cuda.prefill import Prefill, PrefillBatch
 
 # Larger steps keep the device busy for longer than it takes to launch them.
 GRAPH_SIZES = (64, 128, 256, 512, 768, 1024, 1536, 2048)
+TIMED_RUNS = 3
 MAX_SEQUENCES = 16  # of a graph, what fills it up counted
 
 
@@ -48,6 +49,20 @@ class PromptGraph:
         self._graph = graph
         return graph.pool()
 
+    def measure(self) -> float | None:
+        """Milliseconds of a run on the dummy slot, the shortest of a few."""
+        if self._graph is None:
+            return None
+        times: list[float] = []
+        for _ in range(TIMED_RUNS):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+            start.record()
+            self._graph.replay()
+            end.record()
+            end.synchronize()
+            times.append(start.elapsed_time(end))
+        return min(times)
+
     def run(self, packed: PackedChunks) -> Tensor:
         """[size, hidden_size] f32, the residual stream of each row, until another graph runs."""
         for target, source in zip((self._numbers, *self._tables), _arrays(packed)):
@@ -68,12 +83,16 @@ class PromptGraphs:
         self._inputs = inputs
         self._graphs = [PromptGraph(prefill, inputs, size) for size in sizes if size <= inputs.max_model_len]
 
-    def capture(self, progress: Callable[[int, int], None]) -> None:
-        """Prepare every size on the current stream, the largest first; progress(done, total)."""
+    def capture(self, progress: Callable[[int, int], None]) -> dict[int, float]:
+        """Prepare every size on the current stream, the largest first; progress(done, total).
+
+        returns what each takes: tokens -> ms; nothing on a CPU
+        """
         pool = None
         for done, graph in enumerate(reversed(self._graphs), 1):
             pool = graph.capture(pool)
             progress(done, len(self._graphs))
+        return {graph.size: ms for graph in self._graphs if (ms := graph.measure()) is not None}
 
     def run(self, rows: Sequence[ScheduledSequence]) -> Tensor:
         """Compute chunks of prompts: [num_tokens, hidden_size] f32, their rows end to end, until the next run."""
