@@ -133,6 +133,13 @@ def _paged_prefill_kernel(
         tl.store(out_ptr + (rows * H + head) * D + dims[None, :], out.to(out_ptr.dtype.element_ty), mask=real)
 
 
+def _tile(head_dim: int, is_int8: bool) -> tuple[int, int]:
+    """(keys at once, stages) that were fastest on an H200 (docs/performance.md)."""
+    if head_dim <= 128:
+        return 128, 2
+    return (64, 2) if is_int8 else (64, 3)
+
+
 def paged_prefill(
     q: Tensor,
     projected: Tensor,
@@ -155,7 +162,7 @@ def paged_prefill(
     """
     num_tiles = spans.tiles.shape[0]
     k_scale, v_scale = kv_scales or kv
-    keys, stages = (64, 2 if shape.head_dim > 128 else 3) if has_large_shared_memory(q) else (32, 1)
+    keys, stages = _tile(shape.head_dim, kv_scales is not None) if has_large_shared_memory(q) else (32, 1)
     _paged_prefill_kernel[(shape.num_q_heads, num_tiles)](
         q, projected, projected.stride(0), *kv, k_scale, v_scale, out, spans.sequences, spans.tiles, num_tiles,
         spans.block_tables, spans.block_tables.stride(0), scale * LOG2_E,
