@@ -22,6 +22,7 @@ from sparkinfer.sampling_params import SamplingParams
 from tests.model.driver import load, run_chunks
 
 BLOCK_SIZE = 16
+LONG_TOKENS = 2000
 REFERENCE_CHUNK = 1024  # tokens that the float32 model takes at once: its scores of all keys must fit in memory
 
 
@@ -141,5 +142,10 @@ def disagreement(
 
 @lru_cache(maxsize=1)  # a prompt in one piece and in chunks is compared with the same numbers
 def _reference(path: Path, tokens: tuple[int, ...]) -> torch.Tensor:
-    """Log-probabilities [len(tokens), vocab_size] by the float32 model."""
-    return run_chunks(load(path), list(tokens), REFERENCE_CHUNK).log_softmax(-1)
+    """Log-probabilities [len(tokens), vocab_size] by the float32 model.
+
+    A long text takes a CPU half a minute; the card computes the same numbers (tests/gpu/test_model.py).
+    """
+    is_long = len(tokens) > LONG_TOKENS and torch.cuda.is_available()
+    device = torch.device("cuda", 0) if is_long else torch.device("cpu")
+    return run_chunks(load(path, device), list(tokens), REFERENCE_CHUNK, device=device).log_softmax(-1).cpu()
