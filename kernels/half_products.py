@@ -17,6 +17,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from kernels.launch import has_large_shared_memory
 
 STEP = 64     # columns of x and W at a time
+FEW_PROGRAMS = 132  # leave multiprocessors idle
 BAND = 8      # tiles of rows whose programs follow each other, so that they find W in L2
 
 
@@ -42,6 +43,17 @@ def _half_products_kernel(
     tl.store(y_ptr + token * num_rows + row, acc, mask=(token < num_tokens) & (row < num_rows))
 
 
+def _tile(num_tokens: int, num_rows: int) -> tuple[int, int, int, int]:
+    """(tokens, rows, warps, stages) that were fastest on an H200 (docs/performance.md)."""
+    if num_tokens <= 64:
+        return 64, 64, 4, 6
+    if num_tokens > 512:
+        return 128, 256, 8, 3
+    if triton.cdiv(num_tokens, 128) * triton.cdiv(num_rows, 128) < FEW_PROGRAMS:
+        return 64, 128, 4, 4
+    return 128, 128, 8, 3
+
+
 def half_products(x: Tensor, weight: Tensor) -> Tensor:
     """[num_tokens, num_rows] f32.
 
@@ -51,10 +63,7 @@ def half_products(x: Tensor, weight: Tensor) -> Tensor:
     num_tokens, num_cols = x.shape
     num_rows = weight.shape[0]
     out = torch.empty(num_tokens, num_rows, dtype=torch.float32, device=x.device)
-    if num_tokens <= 64 or not has_large_shared_memory(x):
-        tokens, rows, warps, stages = 64, 64, 4, 4
-    else:
-        tokens, rows, warps, stages = 128, 128 if num_tokens <= 512 else 256, 8, 3
+    tokens, rows, warps, stages = _tile(num_tokens, num_rows) if has_large_shared_memory(x) else (64, 64, 4, 4)
     _half_products_kernel[(triton.cdiv(num_tokens, tokens) * triton.cdiv(num_rows, rows),)](
         TensorDescriptor.from_tensor(x, [tokens, STEP]), TensorDescriptor.from_tensor(weight, [rows, STEP]), out,
         num_tokens, num_rows, num_cols, TOKENS=tokens, ROWS=rows, STEP=STEP, BAND=BAND, num_warps=warps,
