@@ -18,13 +18,6 @@ F16_MAX = tl.constexpr(65504.0)
 
 
 @triton.jit
-def in_fragment_order(x, COLS: tl.constexpr):
-    """x [COLS], whole groups of 128 columns in order -> the same numbers in the order that `many_rows` wants."""
-    blocks = tl.reshape(x, (COLS // 128, 4, 2, 4, 2, 2))  # [group, t, half, word, j, i]: the names of `fragments`
-    return tl.reshape(tl.permute(blocks, (0, 3, 2, 4, 1, 5)), (COLS,))
-
-
-@triton.jit
 def _pack_halves_kernel(
     v_ptr, s_ptr, ss_ptr, y_ptr, eps, COLS: tl.constexpr, SPAN: tl.constexpr, IN_ORDER: tl.constexpr,
     BLOCK: tl.constexpr, PDL: tl.constexpr,

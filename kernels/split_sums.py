@@ -13,11 +13,9 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.activation import emit_blocks, quantize_blocks
-from kernels.pack_halves import in_fragment_order
 from kernels.quant_format import QuantActivation
 
 BLOCK = 256  # columns a program finishes
-PACKED_BLOCK = 512  # the same, four a thread
 
 
 @triton.jit
@@ -92,7 +90,9 @@ def _swiglu_packed_kernel(
     inside = column < FFN
     gate = _sum(gate_ptr + m * FFN, column, inside, stride_split, SPLITS)
     h = gate / (1.0 + tl.exp(-gate)) * _sum(up_ptr + m * FFN, column, inside, stride_split, SPLITS) * factor
-    tl.store(y_ptr + m * FFN + column, in_fragment_order(h.to(tl.float16), BLOCK), mask=inside)
+    place = column // 128 * 128 + column // 4 % 4 * 32 + column // 16 % 2 * 16 + column // 2 % 2 * 8
+    place += column // 32 % 4 * 2 + column % 2
+    tl.store(y_ptr + m * FFN + place, h.to(tl.float16), mask=inside)
 
 
 def _options(pdl: bool) -> dict[str, object]:
@@ -144,7 +144,7 @@ def add_parts_swiglu_packed(gate: Tensor, up: Tensor, factor: float, pdl: bool =
     """
     splits, num_tokens, ffn = gate.shape
     out = torch.empty(num_tokens, ffn, dtype=torch.float16, device=gate.device)
-    _swiglu_packed_kernel[(triton.cdiv(ffn, PACKED_BLOCK), num_tokens)](
-        gate, up, out, gate.stride(0), factor, FFN=ffn, SPLITS=splits, BLOCK=PACKED_BLOCK, **_options(pdl)
+    _swiglu_packed_kernel[(triton.cdiv(ffn, BLOCK), num_tokens)](
+        gate, up, out, gate.stride(0), factor, FFN=ffn, SPLITS=splits, BLOCK=BLOCK, **_options(pdl)
     )
     return out

@@ -104,7 +104,7 @@ class DecodeStep:
         workspace = workspace or Workspace.empty(weights, num_seqs, device)
         self.logits = workspace.logits[:num_seqs]
         self.workspace = (workspace.partial, workspace.lse)
-        tile = attention_tile(weights.heads.head_dim)
+        tile = attention_tile(weights.heads.head_dim, weights.heads.num_kv_heads)
         self._attention_tile = tile if num_seqs <= FEW else replace(tile, num_splits=MANY_SEQS_SPLITS)
         self._scratch: dict[tuple[str, int, int], Tensor | QuantActivation] = {}
         self._num_seqs = num_seqs
@@ -174,8 +174,9 @@ class DecodeStep:
         assert conv is not None
         assert state is not None
         mixed = self._activation("delta_net", self._num_seqs, layer.output.num_cols)
-        gated_delta_step(projected, layer.small, conv, state, inputs.state_slots, inputs.positions, mixed,
-                         num_warps=4 if self._num_seqs <= FEW else 2, pdl=self.pdl)
+        columns, warps = (64, 4) if self._num_seqs <= FEW else (32, 1)
+        gated_delta_step(projected, layer.small, conv, state, inputs.state_slots, inputs.positions, mixed, columns,
+                         warps, self.pdl)
         return mixed
 
     def _experts(self, ffn: ExpertFFN, next_norm: Tensor) -> None:
