@@ -28,6 +28,8 @@ GRACE_S = 0.0003
 # The same where every row of a step was late before: nobody else waits, and nothing else is to be done.
 LATE_WAIT_S = 0.005
 POLL_S = 0.00005
+# A row waited for in vain n times on end is not waited for at its next 2^n - 1 tokens; n is at most this.
+MAX_LAPSES = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ class MaskGate:
         self.source: MaskSource | None = None
         self._vocab_size = vocab_size
         self._late_logits: dict[SlotId, Tensor] = {}  # [vocab_size] f32 each
+        self._lapses: dict[SlotId, int] = {}          # waits in vain, one after the other
+        self._unwaited: dict[SlotId, int] = {}        # tokens that nobody waits for, after those
 
     def settle(self, output: SchedulerOutput) -> SchedulerOutput:
         """The step as it can be run: a decode row whose sequence waits here samples what it waits for.
@@ -62,6 +66,9 @@ class MaskGate:
             return output
         rows = []
         for row in output.scheduled:
+            if row.admitted is not None:
+                self._lapses.pop(row.slot, None)
+                self._unwaited.pop(row.slot, None)
             if row.mask_row != NO_MASK_ROW and row.slot in self._late_logits:
                 if row.token_ids is None:
                     row = dataclasses.replace(row, num_tokens=0)
@@ -121,7 +128,8 @@ class MaskGate:
         found: dict[int, Words] = {}
         self._look(rows, held, found)
         is_all_late = not any(row.num_tokens for row in rows)
-        awaited = held if is_all_late else [number for number in held if rows[number].num_tokens]
+        awaited = held if is_all_late else self._worth_waiting(rows, held, found)
+        waited_for = [] if is_all_late else awaited
         deadline = time.monotonic() + LATE_WAIT_S if is_all_late else None
         while awaited := [number for number in awaited if number not in found and not rows[number].is_stale]:
             now = time.monotonic()
@@ -131,7 +139,26 @@ class MaskGate:
                 break
             time.sleep(POLL_S)  # masks come through shared memory, which wakes nobody
             self._look(rows, awaited, found)
+        for number in waited_for:
+            if rows[number].is_stale:
+                continue
+            slot, is_in_time = rows[number].slot, number in found
+            lapses = self._lapses[slot] = 0 if is_in_time else min(self._lapses.get(slot, 0) + 1, MAX_LAPSES)
+            self._unwaited[slot] = 2**lapses - 1
         return found
+
+    def _worth_waiting(
+        self, rows: Sequence[ScheduledSequence], held: list[int], found: dict[int, Words]
+    ) -> list[int]:
+        """Held rows without a mask that the others wait for: seldom those whose masks were late time and again."""
+        missing = [number for number in held if rows[number].num_tokens and number not in found]
+        if len(missing) == sum(row.num_tokens > 0 for row in rows):
+            return missing  # nobody else is there
+        awaited = [number for number in missing if not self._unwaited.get(rows[number].slot)]
+        for number in missing:
+            if number not in awaited:
+                self._unwaited[rows[number].slot] -= 1
+        return awaited
 
     def _look(self, rows: Sequence[ScheduledSequence], numbers: list[int], found: dict[int, Words]) -> None:
         assert self.source is not None, "a constrained sequence, and nobody to ask for its masks"
