@@ -172,9 +172,11 @@ class AttentionTile:
     num_splits: int = 64
 
 
-def attention_tile(head_dim: int) -> AttentionTile:
+def attention_tile(head_dim: int, num_kv_heads: int) -> AttentionTile:
     """The tile that was fastest on an H200 (docs/performance.md)."""
-    return AttentionTile(64, 8, 2) if head_dim > 128 else AttentionTile(64, 4, 2)
+    if head_dim > 128:
+        return AttentionTile(32, 4, 3) if num_kv_heads >= 4 else AttentionTile(64, 8, 2)
+    return AttentionTile(64, 4, 3, num_splits=32 if num_kv_heads >= 4 else 64)
 
 
 def paged_decode(
@@ -203,7 +205,7 @@ def paged_decode(
     scale:      factor of the scores; None: 1 / sqrt(head_dim)
     """
     num_seqs = projected.shape[0]
-    tile = tile or attention_tile(shape.head_dim)
+    tile = tile or attention_tile(shape.head_dim, shape.num_kv_heads)
     partial, lse = workspace
     group = shape.num_q_heads // shape.num_kv_heads
     k_scale, v_scale = kv.scales or (kv.k, kv.v)

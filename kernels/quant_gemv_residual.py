@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from kernels import streamed_products
 from kernels.activation import emit_block
 from kernels.few_rows import few_rows_residual, fits
 from kernels.launch import RowTile, block_tile, has_dp4a, launch_options
@@ -82,6 +83,9 @@ def quant_gemv_residual(
     """
     if tile is None and fits(x, [weight]) and group % 128 == 0:
         few_rows_residual(x, weight, residual, norm_weight, out, group, eps, pdl)
+        return
+    if tile is None and streamed_products.fits(x, weight):
+        streamed_products.streamed_residual(x, weight, residual, norm_weight, out, group, eps, pdl)
         return
     tile = tile or residual_tile(weight.format, weight.num_rows, weight.num_cols, x.num_tokens)
     _quant_gemv_residual_kernel[(weight.num_rows // 16,)](

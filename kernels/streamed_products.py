@@ -31,7 +31,8 @@ from kernels.streamed_rows import (
     store_block,
 )
 
-SWIGLU_STAGES, RESIDUAL_STAGES, WARPS = 3, 4, 8
+STAGES, WARPS = 3, 8
+MIN_COLS = 5120  # the shortest rows that were faster so
 PROGRAMS = 396  # of swiglu at most: the three that each of an H200's multiprocessors has room for
 
 
@@ -144,7 +145,7 @@ def _streamed_residual_kernel(
 
 def fits(x: QuantActivation, weight: QuantWeight) -> bool:
     """Whether these kernels should take the product."""
-    is_long = weight.num_cols % STEP == 0 and weight.num_cols >= STEP * (RESIDUAL_STAGES - 1)
+    is_long = weight.num_cols % STEP == 0 and weight.num_cols >= MIN_COLS
     return has_dp4a() and x.num_tokens == 1 and is_long and weight.format in (QuantFormat.Q4_K, QuantFormat.Q6_K)
 
 
@@ -165,7 +166,7 @@ def streamed_swiglu(
     programs = triton.cdiv(blocks, triton.cdiv(blocks, PROGRAMS))  # as many blocks for each
     _streamed_swiglu_kernel[(programs,)](
         *_planes(gate), *_planes(up), x.values.view(torch.int32), x.scales, x.sums, x.square_sums, out.values,
-        out.scales, out.sums, eps, FMT=int(gate.format), COLS=gate.num_cols, FFN=gate.num_rows, STAGES=SWIGLU_STAGES,
+        out.scales, out.sums, eps, FMT=int(gate.format), COLS=gate.num_cols, FFN=gate.num_rows, STAGES=STAGES,
         **_options(x, pdl),
     )
 
@@ -178,5 +179,5 @@ def streamed_residual(
     _streamed_residual_kernel[(weight.num_rows // 16,)](
         *_planes(weight), x.values.view(torch.int32), x.scales, x.sums, x.square_sums, eps, residual, norm_weight,
         out.values, out.scales, out.sums, out.plain, out.square_sums, FMT=int(weight.format), COLS=weight.num_cols,
-        N=weight.num_rows, GROUP=group, STAGES=RESIDUAL_STAGES, **_options(x, pdl),
+        N=weight.num_rows, GROUP=group, STAGES=STAGES, **_options(x, pdl),
     )

@@ -29,13 +29,8 @@ from kernels.route_tokens import route_tokens
 from kernels.short_runs import LONGEST
 from kernels.sort_tokens import Runs, sort_tokens
 from kernels.split_sums import add_parts, add_parts_residual, add_parts_swiglu, add_parts_swiglu_packed
-from kernels.streamed_products import (
-    RESIDUAL_STAGES,
-    SWIGLU_STAGES,
-    WARPS,
-    _streamed_residual_kernel,
-    _streamed_swiglu_kernel,
-)
+from kernels.streamed_products import STAGES as RING_STAGES
+from kernels.streamed_products import WARPS, _streamed_residual_kernel, _streamed_swiglu_kernel
 from tests.kernels.activations import poisoned_activation
 from tests.kernels.offline_compile import AMD, NVIDIA, Recorder
 from tests.kernels.random_weights import random_weight
@@ -110,10 +105,10 @@ def streamed_products(target: GPUTarget) -> int:
     both = {"COLS": 3072, "WARPS": WARPS, "PREFETCH": is_new, "PDL": is_new}
     kinds = (QuantFormat.Q4_K, QuantFormat.Q6_K)
     for kind in kinds:
-        _gluon(_streamed_swiglu_kernel, kind, both | {"FMT": int(kind), "FFN": 64, "STAGES": SWIGLU_STAGES},
+        _gluon(_streamed_swiglu_kernel, kind, both | {"FMT": int(kind), "FFN": 64, "STAGES": RING_STAGES},
                others, target, WARPS)
         _gluon(_streamed_residual_kernel, kind,
-               both | {"FMT": int(kind), "N": 64, "GROUP": 128, "STAGES": RESIDUAL_STAGES}, others, target, WARPS)
+               both | {"FMT": int(kind), "N": 64, "GROUP": 128, "STAGES": RING_STAGES}, others, target, WARPS)
     return 2 * len(kinds)
 
 
