@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from sparkinfer.checkpoint.gguf import GGUFFile
+from sparkinfer.checkpoint.hparams import HParams
 from sparkinfer.config import PrefixCacheConfig, SchedulerConfig
 from sparkinfer.engine.block_manager import BlockManager
 from sparkinfer.engine.cache_manager import CacheManager
@@ -16,6 +18,7 @@ from sparkinfer.engine.cache_plan import make_cache
 from sparkinfer.engine.cuda_model_runner import CudaModelRunner
 from sparkinfer.engine.engine import Engine
 from sparkinfer.engine.scheduler import Scheduler
+from sparkinfer.engine.state_pool import bytes_per_slot
 from sparkinfer.engine.step_events import StepEvents
 from sparkinfer.request import RequestId
 from sparkinfer.sampling_params import SamplingParams
@@ -33,8 +36,9 @@ PROMPT_TOKENS = 300
 DECODED = 6
 WATCHED = SamplingParams(max_tokens=64, temperature=0.0, seed=1, logprobs=1024)
 DRAWN = SamplingParams(max_tokens=64, temperature=1.0, top_p=0.9, seed=3, logprobs=1024)
-MODELS = ("qwen3", "qwen3moe", "qwen35", "qwen35moe", "tiny-hybrid-moe")
-NUM_REQUESTS, NUM_BLOCKS = 64, 600
+BF16, INT8 = torch.bfloat16, torch.int8
+RUNNERS = {"qwen3": (BF16, INT8), "qwen3moe": (BF16,), "qwen35": (BF16, INT8), "tiny-hybrid-moe": (BF16,)}
+NUM_REQUESTS, NUM_BLOCKS = 64, 220
 
 
 def prompt(start: int, count: int) -> list[int]:
@@ -50,15 +54,15 @@ def model_file(name: str, folder: Path) -> Path:
     return written
 
 
-@pytest.fixture(scope="module", params=MODELS)
-def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return model_file(request.param, tmp_path_factory.mktemp("models"))
-
-
-@pytest.fixture(scope="module", params=[torch.bfloat16, torch.int8], ids=["bf16", "int8"])
-def runner(path: Path, request: pytest.FixtureRequest) -> Iterator[CudaModelRunner]:
-    runner = make_runner(path, torch.device("cuda", 0), NUM_SEQS, 700, request.param, is_deterministic=True)
-    yield runner
+@pytest.fixture(scope="module", params=[(name, kv_dtype) for name, dtypes in RUNNERS.items() for kv_dtype in dtypes],
+                ids=lambda pair: f"{pair[0]}-{str(pair[1]).removeprefix('torch.')}")
+def loaded(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Path, CudaModelRunner]]:
+    name, kv_dtype = request.param
+    path = model_file(name, tmp_path_factory.mktemp("models"))
+    runner = make_runner(path, torch.device("cuda", 0), NUM_SEQS, 700, kv_dtype, is_deterministic=True)
+    yield path, runner
     runner.close()
 
 
@@ -85,8 +89,9 @@ def numbers(
 
 
 @pytest.mark.parametrize("sampling", [WATCHED, DRAWN], ids=["greedy", "drawn"])
-def test_bits_do_not_depend_on_the_batch(sampling: SamplingParams, path: Path, runner: CudaModelRunner) -> None:
+def test_bits_do_not_depend_on_the_batch(sampling: SamplingParams, loaded: tuple[Path, CudaModelRunner]) -> None:
     """Models whose experts no kernel takes have no grid: their prompts go token by token."""
+    path, runner = loaded
     tokens, expected = numbers(RunnerDriver(runner, NUM_SEQS), (PROMPT_TOKENS,), 0, sampling)
     cuts = [((300,), 2), ((64, 236), 7), ((128, 64, 108), 15), ((192, 64, 44), 0), ((256, 44), 63)]
     for seed, (pieces, others) in enumerate(cuts, 1):
@@ -102,11 +107,14 @@ def test_bits_do_not_depend_on_the_batch(sampling: SamplingParams, path: Path, r
 class Service:
     """An engine over a runner with few blocks, and all it said: token, its log-probability, the next ones."""
 
-    def __init__(self, runner: CudaModelRunner, num_blocks: int, uses_cache: bool, chunk_tokens: int) -> None:
+    def __init__(
+        self, loaded: tuple[Path, CudaModelRunner], num_blocks: int, uses_cache: bool, chunk_tokens: int
+    ) -> None:
+        path, runner = loaded
         config = PrefixCacheConfig(enabled=uses_cache, min_tokens=0, checkpoint_tokens=128, host_mib=64)
         self.cache = make_cache(
-            config, num_blocks=num_blocks, block_size=runner.block_size, bytes_per_snapshot=1 << 16, free=1 << 30,
-            prompt_grid=runner.prompt_grid,
+            config, num_blocks=num_blocks, block_size=runner.block_size, free=1 << 30,
+            bytes_per_snapshot=bytes_per_slot(HParams.from_gguf(GGUFFile.open(path))), prompt_grid=runner.prompt_grid,
         )
         limits = SchedulerConfig(max_num_seqs=NUM_SEQS, prefill_chunk_tokens=chunk_tokens)
         self.scheduler = Scheduler(limits, self.cache, 1024)
@@ -133,16 +141,16 @@ class Service:
         return self.said
 
 
-def test_requests_alone_and_among_others(runner: CudaModelRunner) -> None:
+def test_requests_alone_and_among_others(loaded: tuple[Path, CudaModelRunner]) -> None:
     """64 at once, beginnings in common, too few blocks for all, a second time with everything cached."""
     rng = random.Random(5)
     requests = {number: prompt(0, rng.randrange(1, 400)) + prompt(7 * number, 9) for number in range(NUM_REQUESTS)}
     expected: dict[int, list[tuple[object, ...]]] = {}
     for number in range(0, NUM_REQUESTS, 7):
-        service = Service(runner, NUM_BLOCKS, uses_cache=False, chunk_tokens=512)
+        service = Service(loaded, NUM_BLOCKS, uses_cache=False, chunk_tokens=512)
         service.submit(number, requests[number])
         expected |= service.finish()
-    service = Service(runner, NUM_BLOCKS, uses_cache=True, chunk_tokens=128)
+    service = Service(loaded, NUM_BLOCKS, uses_cache=True, chunk_tokens=128)
     for _ in range(2):
         service.said.clear()
         for number, token_ids in requests.items():
