@@ -17,7 +17,7 @@ from sparkinfer.model.cuda.weights import DecodeWeights
 from sparkinfer.model.cuda.wide_decode import decode_step
 
 WARM_UP_RUNS = 2  # the first compiles
-LARGEST_BUCKET = 8  # rows; the most that the decode kernels take. Wider steps run several graphs in turn.
+LARGEST_BUCKET = 128  # rows; the most that the products take. Wider steps run several graphs in turn.
 LARGEST_INTERPRETED = 8  # on a CPU, where the kernels for more do not run
 DETERMINISTIC_BUCKET = 8  # the only one there is where bits must not depend on the number of rows
 
