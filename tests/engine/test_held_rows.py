@@ -135,7 +135,7 @@ def test_company_changes_nothing(
         worker, WISHES, random.Random(seed), num_blocks=num_blocks, max_num_seqs=6, jumps=seed % 3 > 0,
         prefill_chunk_tokens=9, max_num_batched_tokens=24,
     )
-    assert (rig.engine.stats.num_late_masks > 20) == (seed > 1)
+    assert rig.engine.stats.num_late_masks > 20 or seed < 2
     for number, tokens in expected.items():
         is_whole = worker.finished[number, 0].finish_reason.name != "ABORT"
         assert found[number] == (tokens if is_whole else tokens[: len(found[number])])
