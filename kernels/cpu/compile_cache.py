@@ -15,6 +15,7 @@ from pathlib import Path
 from kernels.cpu import machine
 
 HERE = Path(__file__).parent
+CHECKSUM_BYTES = hashlib.sha256().digest_size  # in front of every object file
 
 _folder = HERE / "__pycache__"
 
@@ -55,16 +56,19 @@ def _digest() -> str:
 
 
 def _read(path: Path) -> bytes | None:
+    """None where there is none, or not all of it: LLVM would end the process over a damaged one."""
     try:
-        return path.read_bytes()
+        content = path.read_bytes()
     except OSError:
         return None
+    checksum, found = content[:CHECKSUM_BYTES], content[CHECKSUM_BYTES:]
+    return found if checksum == hashlib.sha256(found).digest() else None
 
 
 def _write(path: Path, content: bytes) -> None:
     """At once, for those that read meanwhile."""
     unfinished = path.with_suffix(f".{os.getpid()}")
-    unfinished.write_bytes(content)
+    unfinished.write_bytes(hashlib.sha256(content).digest() + content)
     unfinished.replace(path)
 
 
