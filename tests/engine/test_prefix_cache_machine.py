@@ -151,7 +151,8 @@ class CachedMachine(SchedulerMachine):
             table = device.tables[row.slot]
             for position in range(row.start, row.start + row.num_tokens):
                 device.pool[table[position // size] * size + position % size] = GARBAGE
-            device.states[row.slot] = device.states[row.slot][: row.start] + [GARBAGE] * row.num_tokens
+            state = device.states[row.slot]  # no longer than row.start if the row only sampled, its mask was late before
+            device.states[row.slot] = state[: row.start] + [GARBAGE] * len(state[row.start :])
             device.last_token[row.slot] = GARBAGE
 
 
