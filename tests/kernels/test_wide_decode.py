@@ -24,9 +24,10 @@ HEADS = HeadShape(2, 1, 64, True)
 EXPERTS = replace(TINY_HYBRID, num_layers=1, ffn=128, vocab=40, heads=HEADS, k_heads=0)
 HYBRID = replace(EXPERTS, k_heads=1, v_heads=2, d=64)
 DENSE = replace(TINY_DENSE, num_layers=1, heads=HeadShape(4, 2, 64, False))
+SHAPES = {"experts": EXPERTS, "no shared expert": replace(EXPERTS, has_shared=False), "hybrid": HYBRID, "dense": DENSE}
 
 
-@pytest.mark.parametrize("shape", [EXPERTS, HYBRID, DENSE], ids=["experts", "hybrid", "dense"])
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_step_follows_the_reference(shape: ModelShape, monkeypatch: pytest.MonkeyPatch) -> None:
     emulate(monkeypatch)
     monkeypatch.setattr("sparkinfer.model.cuda.decode.MANY_SEQS_SPLITS", 2)

@@ -40,7 +40,7 @@ def choose(logits: Tensor, ffn: ExpertFFN, pdl: bool = False) -> tuple[Tensor, T
     num_tokens = logits.shape[1]
     if not logits.is_cuda:
         ids, weights = quant_route(logits.sum(0), ffn.top_k, ffn.shared is not None)
-        return ids.int(), weights if ffn.shared is not None else weights[:, : ffn.top_k]
+        return ids.int(), weights if ffn.shared is not None else weights[:, : ffn.top_k].contiguous()
     ids = torch.empty(num_tokens, ffn.top_k, dtype=torch.int32, device=logits.device)
     weights = torch.empty(num_tokens, ffn.top_k + (ffn.shared is not None), device=logits.device)
     route_tokens(logits, ids, weights, pdl)
