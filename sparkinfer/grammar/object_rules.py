@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
 from sparkinfer.grammar import char_set
+from sparkinfer.grammar.character_class import possible, sure
 from sparkinfer.grammar.expansion import Expansion
 from sparkinfer.grammar.member_sequence import MAX_COUNTED, CountedSequence, Member, sequence_text
 from sparkinfer.grammar.pattern import PatternError, Term, compiled, full_match
@@ -135,7 +136,7 @@ class ObjectRules:
         more: list[Term] = []
         for pattern, is_matched in case.items():
             try:
-                terms = full_match(pattern, char_set.in_json)
+                terms = full_match(pattern, char_set.in_json, sure if is_matched else possible)
             except PatternError as error:
                 fail(f"{paths[pattern]}.{pattern}", str(error))
             if len(terms) > 1 and not is_matched:

@@ -1,6 +1,7 @@
 """A schema's regular expression as one of a grammar: anchored, and in the notation that the text will have.
 
-Patterns are ECMA 262's, as far as Python's parser reads them; \\d, \\w and \\s are ASCII. Never knows a schema.
+Patterns are ECMA 262's, as far as Python's parser reads them; what the two do not agree about is left out of what a
+pattern admits. Never knows a schema.
 """
 
 from __future__ import annotations
@@ -14,17 +15,10 @@ from typing import Any, NamedTuple
 
 from sparkinfer.grammar import char_set
 from sparkinfer.grammar.char_set import Ranges
+from sparkinfer.grammar.character_class import Meaning, possible, sure
 
 Encode = Callable[[Ranges], str]  # char_set.raw or char_set.in_json
 
-_CATEGORIES: dict[Any, Ranges] = {
-    _constants.CATEGORY_DIGIT: char_set.DIGITS,
-    _constants.CATEGORY_NOT_DIGIT: char_set.complement(char_set.DIGITS),
-    _constants.CATEGORY_WORD: char_set.WORD,
-    _constants.CATEGORY_NOT_WORD: char_set.complement(char_set.WORD),
-    _constants.CATEGORY_SPACE: char_set.ASCII_SPACE,
-    _constants.CATEGORY_NOT_SPACE: char_set.complement(char_set.SPACE),
-}
 _STARTS = (_constants.AT_BEGINNING, _constants.AT_BEGINNING_STRING)
 _ENDS = (_constants.AT_END, _constants.AT_END_STRING)
 _REPEATS = (_constants.MAX_REPEAT, _constants.MIN_REPEAT)
@@ -93,7 +87,7 @@ def run(pattern: str) -> Run | None:
     low, high, ((kind, value),) = value
     if kind not in _CHARACTERS:
         return None
-    return Run(_ranges(kind, value), low, None if high is _constants.MAXREPEAT else high)
+    return Run(sure(kind, value), low, None if high is _constants.MAXREPEAT else high)
 
 
 def _parsed(pattern: str) -> list[Any]:
@@ -107,9 +101,12 @@ def _parsed(pattern: str) -> list[Any]:
 
 
 @functools.lru_cache(1024)
-def full_match(pattern: str, encode: Encode) -> tuple[Term, ...]:
-    """What text must match from end to end to hold a match of `pattern` somewhere: every term. Raises PatternError."""
-    writer = _Writer(encode)
+def full_match(pattern: str, encode: Encode, meaning: Meaning = sure) -> tuple[Term, ...]:
+    """What text must match from end to end to hold a match of `pattern` somewhere: every term. Raises PatternError.
+
+    meaning: `possible` for text that is not to hold one
+    """
+    writer = _Writer(encode, meaning)
     items, terms = writer.without_lookaheads(_parsed(pattern))
     try:
         return (Term(writer.sequence(items, is_left=True, is_right=True)), *terms)
@@ -120,10 +117,15 @@ def full_match(pattern: str, encode: Encode) -> tuple[Term, ...]:
 class _Writer:
     """Writes a parsed pattern. is_left, is_right: nothing of the pattern stands on that side, so that anything may."""
 
-    def __init__(self, encode: Encode) -> None:
+    def __init__(self, encode: Encode, meaning: Meaning) -> None:
         self._encode = encode
+        self._meaning = meaning
         self._times = 1  # that what is being written is repeated
         self._anything = f"(?:{encode(char_set.EVERY)})*"
+
+    @property
+    def _opposite(self) -> Meaning:
+        return possible if self._meaning is sure else sure
 
     def without_lookaheads(self, items: list[Any]) -> tuple[list[Any], list[Term]]:
         """Look-aheads at the start of a pattern say something about the whole text: terms of their own."""
@@ -132,7 +134,9 @@ class _Writer:
         terms, rest = [], items[1:]
         while rest and rest[0][0] in (_constants.ASSERT, _constants.ASSERT_NOT) and rest[0][1][0] == 1:
             kind, (_, ahead) = rest.pop(0)
-            terms.append(Term(self.sequence([items[0], *ahead], True, True), kind is _constants.ASSERT_NOT))
+            is_negated = kind is _constants.ASSERT_NOT
+            writer = _Writer(self._encode, self._opposite) if is_negated else self
+            terms.append(Term(writer.sequence([items[0], *ahead], True, True), is_negated))
         return [items[0], *rest], terms
 
     def sequence(self, items: Sequence[Any], is_left: bool = False, is_right: bool = False) -> str:
@@ -175,7 +179,9 @@ class _Writer:
             low, high, inner = value
             bounds = f"{{{low},{'' if high is _constants.MAXREPEAT else high}}}"
             return f"(?:{self._repeated(inner, low if high is _constants.MAXREPEAT else high)}){bounds}"
-        return self._encode(_ranges(kind, value))
+        if kind not in _CHARACTERS:
+            raise PatternError(_UNSUPPORTED.get(kind, "has a construct that is not supported"))
+        return self._encode(self._meaning(kind, value))
 
 
 def _has_anchor(item: Any) -> bool:
@@ -192,35 +198,9 @@ def _is_anchor(item: Any) -> bool:
     return item[0] is _constants.AT
 
 
-def _ranges(kind: Any, value: Any) -> Ranges:
-    if kind is _constants.LITERAL:
-        return ((value, value),)
-    if kind is _constants.NOT_LITERAL:
-        return char_set.complement(((value, value),))
-    if kind is _constants.ANY:
-        return char_set.complement(char_set.LINE_ENDS)
-    if kind is _constants.IN:
-        return _class(value)
-    raise PatternError(_UNSUPPORTED.get(kind, "has a construct that is not supported"))
-
-
 _UNSUPPORTED = {
     _constants.AT: "has an anchor or a word boundary in its middle, which is not supported",
     _constants.ASSERT: "has look-around, which is supported after ^ alone",
     _constants.ASSERT_NOT: "has look-around, which is supported after ^ alone",
     _constants.GROUPREF: "has a back-reference, which is not supported",
 }
-
-
-def _class(items: Sequence[Any]) -> Ranges:
-    is_negated = bool(items) and items[0][0] is _constants.NEGATE
-    ranges: list[tuple[int, int]] = []
-    for kind, value in items[is_negated:]:
-        if kind is _constants.LITERAL:
-            ranges.append((value, value))
-        elif kind is _constants.RANGE:
-            ranges.append(value)
-        elif kind is _constants.CATEGORY:
-            ranges += _CATEGORIES[value]
-    merged = char_set.union(ranges)
-    return char_set.complement(merged) if is_negated else merged

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable
 
 from sparkinfer.grammar import char_set
+from sparkinfer.grammar.character_class import possible
 from sparkinfer.grammar.number_text import ANY_INTEGER, ANY_NUMBER
 from sparkinfer.grammar.output_grammar import literal, regex_escaped
 from sparkinfer.grammar.pattern import Encode, Term, full_match, run
@@ -120,5 +121,5 @@ def _pattern_terms(shape: StringShape, encode: Encode) -> list[Term]:
     terms = [term for pattern, _ in shape.patterns for term in full_match(pattern, encode)]
     for pattern, _ in shape.not_patterns:
         # of several terms one has to fail; it is the first that does
-        terms.append(Term(full_match(pattern, encode)[0].regex, is_negated=True))
+        terms.append(Term(full_match(pattern, encode, possible)[0].regex, is_negated=True))
     return terms
