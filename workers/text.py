@@ -109,7 +109,7 @@ class TextWorker:
         try:
             if self._context.peers.outbox(GPU) is None:
                 raise _engine_unavailable()
-            encoded = await self._thread.encode(request.prompt, self._encode_if_open, request)
+            encoded = await self._thread.encode(request, self._encode_if_open, request)
             if encoded is not None:
                 is_open = functools.partial(self._requests.__contains__, request.request_id)
                 constraint = await self.constraints.prepare(request, encoded, is_open)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple
 
-from sparkinfer.request import ChatPrompt, Prompt, TextPrompt
+from sparkinfer.request import ChatPrompt, JsonSchemaFormat, Prompt, Request, TextPrompt
 
 MAX_CHARS = 2000
 MAX_MESSAGES = 8
@@ -26,17 +26,34 @@ class EncodingThread:
         """On the thread."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, call, *args)
 
-    async def encode(self, prompt: Prompt, call: Callable[[*Ts], T], *args: *Ts) -> T:
-        """On the thread, unless `prompt` is so short that waking it, there and back, would take longer."""
-        return call(*args) if is_short(prompt) else await self.run(call, *args)
+    async def encode(self, request: Request, call: Callable[[*Ts], T], *args: *Ts) -> T:
+        """On the thread, unless `request` is so short that waking it, there and back, would take longer."""
+        return call(*args) if is_short(request) else await self.run(call, *args)
 
 
-def is_short(prompt: Prompt) -> bool:
-    """Whether encoding a prompt holds up the text of others by half a millisecond at most."""
-    if isinstance(prompt, TextPrompt):
-        return len(prompt.text) <= MAX_CHARS
-    if not isinstance(prompt, ChatPrompt):
-        return len(prompt.token_ids) <= MAX_CHARS
-    if prompt.tools or len(prompt.messages) > MAX_MESSAGES or any(message.tool_calls for message in prompt.messages):
+def is_short(request: Request) -> bool:
+    """Whether encoding what a request says holds up the text of others by half a millisecond at most."""
+    num_chars = _num_chars(request.prompt)
+    if num_chars is None:
         return False
-    return sum(len(message.content or "") + len(message.reasoning or "") for message in prompt.messages) <= MAX_CHARS
+    if isinstance(request.output_format, JsonSchemaFormat):
+        num_chars += len(request.output_format.schema)  # the model is shown it
+    if request.continuation is not None:
+        num_chars += len(request.continuation.text) + len(request.continuation.token_ids)
+    return num_chars <= MAX_CHARS
+
+
+def _num_chars(prompt: Prompt) -> int | None:
+    """Characters, or tokens, that a prompt has; None for one with more to it than texts."""
+    if isinstance(prompt, TextPrompt):
+        return len(prompt.text)
+    if not isinstance(prompt, ChatPrompt):
+        return len(prompt.token_ids)
+    if prompt.tools or len(prompt.messages) > MAX_MESSAGES or any(message.tool_calls for message in prompt.messages):
+        return None
+    if any(isinstance(value, list | dict) for value in prompt.template_kwargs.values()):
+        return None
+    texts: list[Any] = [*prompt.template_kwargs, *prompt.template_kwargs.values()]
+    for message in prompt.messages:
+        texts += (message.content, message.reasoning, message.name, message.tool_call_id)
+    return sum(len(text) for text in texts if isinstance(text, str))
