@@ -121,11 +121,18 @@ def _try_out(grammar: OutputGrammar, tokenizer: LLTokenizer) -> None:
 def main() -> None:
     die_with_parent(int(sys.argv[1]))
     os.nice(NICENESS)
-    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+    _limit_memory(MAX_MEMORY_BYTES)
     write_frame(_OUT, b"")
     while (order := read_frame(_IN)) is not None:
         if order and not _run(_order_decoder.decode(order)):  # an empty one was meant for a job that is done
             return
+
+
+def _limit_memory(num_bytes: int) -> None:
+    """Of this process and its children, which may have a lower limit already."""
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    most = num_bytes if hard == resource.RLIM_INFINITY else min(num_bytes, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 def _run(order: Order) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -54,6 +55,19 @@ def test_a_job_that_takes_too_long_says_where_it_was(limit_s: float) -> None:
     async def body() -> None:
         async with pool(limit_s) as builders:
             assert await builders.run(job(BOMB), 0, lambda: True) == Working("response_format")
+            assert isinstance(await builders.run(job("[ab]"), 0, lambda: True), Built)
+
+    asyncio.run(body())
+
+
+def test_a_lower_limit_of_memory_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nulimit -v 3000000\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+
+    async def body() -> None:
+        async with pool() as builders:
             assert isinstance(await builders.run(job("[ab]"), 0, lambda: True), Built)
 
     asyncio.run(body())
