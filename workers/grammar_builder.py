@@ -22,10 +22,10 @@ from ipc.peer_death import die_with_parent
 from sparkinfer.engine.mask_source import WORD_BITS, lowest_allowed
 from sparkinfer.errors import RequestError
 from sparkinfer.grammar.grammar_spec import CallCheck, GrammarSpec
-from sparkinfer.grammar.matcher import GrammarError, Matcher
+from sparkinfer.grammar.matcher import GrammarError, Matcher, NotAllowedError
 from sparkinfer.grammar.output_grammar import OutputGrammar
 from sparkinfer.grammar.tokenizer_adapter import byte_tokenizer
-from sparkinfer.grammar.trial import place_to_blame
+from sparkinfer.grammar.trial import EMPTY, place_to_blame
 from sparkinfer.text.answer_grammar import OnBegun, answer_grammar
 from sparkinfer.text.earlier_calls import check_calls
 from workers.grammar_frame import (
@@ -102,8 +102,18 @@ def _problem_with(grammar: OutputGrammar, tokenizer: LLTokenizer) -> tuple[str |
     try:
         _try_out(grammar, tokenizer)
     except GrammarError as error:
-        return place_to_blame(grammar, tokenizer), f"the grammar cannot be compiled: {error}"
+        asked_for = set(grammar.places.values())
+        only = asked_for.pop() if len(asked_for) == 1 else None  # what nobody asked for is in order
+        return place_to_blame(grammar, tokenizer) or only, _in_plain_words(error)
     return None
+
+
+def _in_plain_words(error: GrammarError) -> str:
+    if isinstance(error, NotAllowedError):  # it was allowed, but nothing that may follow comes to an end
+        return "no text satisfies it, or a part of it: that goes on for ever"
+    if EMPTY in str(error):
+        return "no text satisfies it, or a part of it"
+    return f"the grammar cannot be compiled: {error}"
 
 
 def _try_out(grammar: OutputGrammar, tokenizer: LLTokenizer) -> None:

@@ -16,7 +16,7 @@ from sparkinfer.grammar.tokenizer_adapter import byte_tokenizer
 
 MAX_BLANKS = 3
 _BLANKS = (" ", "\n", "\t", "\r")
-_EMPTY = "NoExtensionBias"  # llguidance's word for a terminal that nothing matches
+EMPTY = "NoExtensionBias"  # llguidance's word for a terminal that nothing matches
 
 _byte_tokenizer = byte_tokenizer(())
 
@@ -27,7 +27,7 @@ def is_satisfiable(terminal: str) -> bool:
     try:
         matcher = _started(f"start: TEXT\nTEXT: {terminal}")
     except GrammarError as error:
-        if _EMPTY in str(error):
+        if EMPTY in str(error):
             return False
         raise PatternError(f"is too complex to be held ({error})") from error
     return not matcher.is_over or matcher.is_accepting

@@ -34,6 +34,9 @@ def test_a_refusal_names_the_function_the_place_and_the_keyword(protocol: str) -
 @pytest.mark.parametrize(("output_format", "param", "words"), [
     (RegexFormat(pattern="("), "regex", "regex parse error"),
     (RegexFormat(pattern="(a{1000}){1000}"), "regex", "repeats more than 100000 times"),
+    (RegexFormat(pattern=r"a[^\s\S]"), "regex", "no text satisfies it"),
+    (GrammarFormat(grammar='start: "a" start'), "grammar", "no text satisfies it"),
+    (GrammarFormat(grammar="start: x\nx: x"), "grammar", "no text satisfies it"),
     (GrammarFormat(grammar="start: nothing"), "grammar", "unknown name"),
     (GrammarFormat(grammar='start: "a" <|im_end|> "b"'), "grammar", "special tokens"),
     (GrammarFormat(grammar='root ::= "\\ud83d"'), "grammar", "is no character"),
