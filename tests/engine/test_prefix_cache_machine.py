@@ -151,7 +151,7 @@ class CachedMachine(SchedulerMachine):
             table = device.tables[row.slot]
             for position in range(row.start, row.start + row.num_tokens):
                 device.pool[table[position // size] * size + position % size] = GARBAGE
-            state = device.states[row.slot]  # no longer than row.start if the row only sampled, its mask was late before
+            state = device.states[row.slot]  # no longer than row.start if the row only samples, late as its mask was
             device.states[row.slot] = state[: row.start] + [GARBAGE] * len(state[row.start :])
             device.last_token[row.slot] = GARBAGE
 
