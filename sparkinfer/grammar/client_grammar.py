@@ -9,11 +9,11 @@ from llguidance.gbnf_to_lark import any_to_lark
 
 from sparkinfer.errors import RequestError
 from sparkinfer.grammar import char_set
+from sparkinfer.grammar.endless_rules import TEXT, endless_rules
 from sparkinfer.grammar.output_grammar import Rule, text_without
 from sparkinfer.grammar.pattern import PatternError, PatternTooLargeError, full_match
 from sparkinfer.grammar.trial import possible_beginning
 
-_NO_TEXT = re.compile(r'"(?:[^"\\\n]|\\.)*"|/(?:[^/\\\n]|\\.)+/|//[^\n]*|#[^\n]*')  # strings, expressions, comments
 _SPECIAL = re.compile(r"<[^<>\s][^<>\n]*>")
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)", re.DOTALL)
 _OPTIONS = re.compile(r"^\s*%llguidance\s*\{\s*\}\s*$", re.MULTILINE)
@@ -87,10 +87,16 @@ def lark_rule(grammar: str, path: str, kept_out: Collection[str] = ()) -> Rule:
     if not grammar.strip():
         raise RequestError(400, f"{path}: is empty", param=path, code="invalid_grammar")
     lark = _OPTIONS.sub("", lark)
-    if "%llguidance" in lark:
-        raise RequestError(400, f"{path}: %llguidance is not supported", param=path, code="invalid_grammar")
-    if _SPECIAL.search(_NO_TEXT.sub('""', lark)):
+    plain = TEXT.sub('""', lark)
+    for directive in ("%llguidance", "%lark"):
+        if directive in plain:
+            raise RequestError(400, f"{path}: {directive} is not supported", param=path, code="invalid_grammar")
+    if _SPECIAL.search(plain):
         message = f"{path}: special tokens (<...>) are not supported: they are not in the answer's text"
+        raise RequestError(400, message, param=path, code="invalid_grammar")
+    endless = endless_rules(lark)
+    if endless:  # whose masks llguidance may compute for ever
+        message = f"{path}: no text satisfies it, or a part of it: the rule {endless[0]!r} goes on for ever"
         raise RequestError(400, message, param=path, code="invalid_grammar")
     rule = Rule(f"%lark {{\n{lark}\n}}", path=path)
     markup = possible_beginning(rule.text, kept_out)
