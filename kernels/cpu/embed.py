@@ -28,10 +28,10 @@ def _emit_block(b: Any, weights: str, panel: Any, index: Any, lane: Any, factor:
         for i, half in enumerate(halves):
             b.store(b.fmul(half, splat(b, factor)), address(b, out, 64 * i, half.type), align=4)
         return
-    size = ELEMENT_BYTES[weights]  # type: ignore[index]
+    size = ELEMENT_BYTES[weights]  # type: ignore[index]  # the keys of DENSE
     first = b.add(b.mul(index, ir.Constant(I64, BLOCK * PANEL_ROWS * size)), b.mul(lane, ir.Constant(I64, size)))
     for i in range(BLOCK):
-        value = element(b, weights, b.add(panel, first), i * PANEL_ROWS * size)  # type: ignore[arg-type]
+        value = element(b, weights, b.add(panel, first), i * PANEL_ROWS * size)  # type: ignore[arg-type]  # likewise
         b.store(b.fmul(value, factor), address(b, out, 4 * i, F32), align=4)
 
 

@@ -100,14 +100,19 @@ class _Translator:
         for target in node.targets:
             if isinstance(target, ast.Tuple):
                 for item, part in zip(target.elts, values or (), strict=True):
-                    self._assign(item.id, part)  # type: ignore[attr-defined]
+                    self._assign(self._name(item), part)
             else:
-                self._assign(target.id, value)  # type: ignore[attr-defined]
+                self._assign(self._name(target), value)
+
+    def _name(self, node: ast.AST) -> str:
+        if not isinstance(node, ast.Name):
+            raise self._error(node, "only names are assigned to")
+        return node.id
 
     def _visit_AugAssign(self, node: ast.AugAssign) -> None:
-        assert isinstance(node.target, ast.Name)
-        old = self._b.load(self._places[node.target.id])
-        self._assign(node.target.id, self._values.operate(type(node.op), old, self._visit(node.value)))
+        name = self._name(node.target)
+        old = self._b.load(self._places[name])
+        self._assign(name, self._values.operate(type(node.op), old, self._visit(node.value)))
 
     def _visit_Expr(self, node: ast.Expr) -> None:
         if not isinstance(node.value, ast.Constant):  # a docstring

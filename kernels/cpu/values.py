@@ -114,7 +114,7 @@ class Values:
         if not isinstance(x, ir.Value) and not isinstance(y, ir.Value):
             return PYTHON_OPERATORS[kind](x, y)
         x, y = self.alike(x, y)
-        name = COMPARISONS[kind]  # type: ignore[index]
+        name = COMPARISONS[kind]  # type: ignore[index]  # kernels have no `in`, no `is`
         if x.type == I64:
             return self._b.icmp_signed(name, x, y)
         return (self._b.fcmp_unordered if name == "!=" else self._b.fcmp_ordered)(name, x, y)

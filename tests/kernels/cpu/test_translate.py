@@ -125,6 +125,11 @@ def makes_a_list(out: int) -> None:
     store_i64(out, [1][0])
 
 
+def writes_to_a_place(out: int) -> None:
+    places = 1
+    places[0] = 2  # type: ignore[index]  # numbers have none
+
+
 def forgets_an_argument(out: int) -> None:
     store_i64(out)
 
@@ -132,7 +137,7 @@ def forgets_an_argument(out: int) -> None:
 @pytest.mark.parametrize(
     ("function", "message"),
     [(loses, "n = 0.5: double where i64 is needed"), (makes_a_list, "not translated"),
-     (forgets_an_argument, "1 arguments, not 2")],
+     (writes_to_a_place, "only names are assigned to"), (forgets_an_argument, "1 arguments, not 2")],
 )
 def test_what_is_refused(function: Callable[..., None], message: str) -> None:
     with pytest.raises(SyntaxError, match=message):
