@@ -29,7 +29,9 @@ PYTHON_OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
     ast.GtE: operator.ge,
 }
-COMPARISONS = {ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
+COMPARISONS: dict[type[ast.AST], str] = {
+    ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=",
+}
 FLOAT_METHODS = {ast.Add: "fadd", ast.Sub: "fsub", ast.Mult: "fmul", ast.Div: "fdiv"}
 INT_METHODS = {
     ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.LShift: "shl", ast.RShift: "ashr", ast.BitAnd: "and_",
@@ -114,7 +116,9 @@ class Values:
         if not isinstance(x, ir.Value) and not isinstance(y, ir.Value):
             return PYTHON_OPERATORS[kind](x, y)
         x, y = self.alike(x, y)
-        name = COMPARISONS[kind]  # type: ignore[index]  # kernels have no `in`, no `is`
+        name = COMPARISONS.get(kind)
+        if name is None:
+            raise TypeError(f"{kind.__name__} is not translated")
         if x.type == I64:
             return self._b.icmp_signed(name, x, y)
         return (self._b.fcmp_unordered if name == "!=" else self._b.fcmp_ordered)(name, x, y)

@@ -130,6 +130,12 @@ def writes_to_a_place(out: int) -> None:
     places[0] = 2  # type: ignore[index]  # numbers have none
 
 
+def asks_who_it_is(out: int) -> None:
+    other = out + 1
+    if out is other:
+        store_i64(out, 1)
+
+
 def forgets_an_argument(out: int) -> None:
     store_i64(out)
 
@@ -137,7 +143,8 @@ def forgets_an_argument(out: int) -> None:
 @pytest.mark.parametrize(
     ("function", "message"),
     [(loses, "n = 0.5: double where i64 is needed"), (makes_a_list, "not translated"),
-     (writes_to_a_place, "only names are assigned to"), (forgets_an_argument, "1 arguments, not 2")],
+     (writes_to_a_place, "only names are assigned to"), (asks_who_it_is, "Is is not translated"),
+     (forgets_an_argument, "1 arguments, not 2")],
 )
 def test_what_is_refused(function: Callable[..., None], message: str) -> None:
     with pytest.raises(SyntaxError, match=message):
