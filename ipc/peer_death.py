@@ -1,41 +1,12 @@
-"""Learning of another process's death, and dying with the parent.
-
-Owns one pidfd per peer; never knows what the peer did.
-"""
+"""Dying with the parent. Knows nothing of what either of them does."""
 
 from __future__ import annotations
 
 import ctypes
 import os
-import select
 import signal
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-
-
-class PeerDeath:
-    """A pidfd: readable once the process has ended, child or not. Owns the descriptor."""
-
-    def __init__(self, pid: int) -> None:
-        """Raises ProcessLookupError when there is no such process any more."""
-        self.pid = pid
-        self._fd = os.pidfd_open(pid)
-
-    def fileno(self) -> int:
-        """For `loop.add_reader` and `select`. NOTE: stays readable; remove the reader when it fires."""
-        return self._fd
-
-    def has_died(self) -> bool:
-        """True once the process has ended, whether or not its parent has collected it."""
-        poller = select.poll()
-        poller.register(self._fd, select.POLLIN)
-        return bool(poller.poll(0))
-
-    def close(self) -> None:
-        """Give the descriptor back. Closing twice is harmless."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
 
 
 def die_with_parent(expected_ppid: int) -> None:

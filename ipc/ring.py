@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable
 from typing import Final
 
 from ipc.doorbell import Doorbell
@@ -43,7 +42,6 @@ _MAGIC: Final = int.from_bytes(b"SPKRING1", "little")
 _VERSION: Final = 1
 _HEADER_BYTES: Final = 192
 _LENGTH: Final = struct.Struct("<I")
-_PADDING: Final = tuple(bytes(n) for n in range(8))
 
 # indices of u64 words
 _MAGIC_WORD, _VERSION_WORD, _CAPACITY_WORD = 0, 1, 2
@@ -157,29 +155,6 @@ class RingWriter(_Ring):
         self._words[_HEAD] = self._head = head + size
         self._unrung = True
         return True
-
-    def push_many(self, payloads: Iterable[Payload]) -> int:
-        """Publish frames in order, all at one instant, up to the first without room; returns how many."""
-        room = self.free_bytes
-        parts: list[Payload] = []
-        total = 0
-        for payload in payloads:
-            length = len(payload)
-            size = (length + 11) & -8
-            if total + size > room:
-                if size > self.capacity:
-                    raise ValueError(f"ring {self.name!r}: a frame of {length} bytes exceeds {self.max_frame_bytes}")
-                break
-            total += size
-            parts += (_LENGTH.pack(length), payload, _PADDING[size - length - 4])
-        if parts:
-            data = b"".join(parts)
-            if len(data) != total:
-                raise ValueError(f"ring {self.name!r}: a payload must consist of bytes")
-            self._store(self._head % self.capacity, data)
-            self._words[_HEAD] = self._head = self._head + total
-            self._unrung = True
-        return len(parts) // 3
 
     def _store(self, offset: int, data: bytes) -> None:
         start = offset + _HEADER_BYTES

@@ -34,10 +34,6 @@ class Usage:
         self.ttft_ms = ttft_ms if self.ttft_ms is None else min(self.ttft_ms, ttft_ms)
         self.generation_ms = max(self.generation_ms, generation_ms)
 
-    def add_cached(self, num_cached_tokens: int) -> None:
-        """Once per prompt: the most that any of its choices took from the prefix cache."""
-        self.cached_tokens += num_cached_tokens
-
     def to_json(self) -> dict[str, Any]:
         """The `usage` object; decode_tps counts from the first token, over at least one millisecond."""
         ttft_ms = self.ttft_ms or 0.0

@@ -36,13 +36,11 @@ class EngineStats:
     num_steps: int = 0
     num_computed_tokens: int = 0         # of prompts and outputs, recomputed ones and dropped rows included
     num_output_tokens: int = 0           # told to the sink
-    num_finished: int = 0                # sequences
     num_failed_steps: int = 0
     num_nan_logits: int = 0              # sequences that a row of NaN ended
     num_late_masks: int = 0              # rows sampled again because their mask was not there
     last_step_s: float = 0.0             # of the last step collected: from its launch, or the end of the one before
     last_step_tokens: int = 0            # of the last step launched
-    last_step_seqs: int = 0
 
 
 class Engine:
@@ -155,7 +153,6 @@ class Engine:
         self.stats.num_steps += 1
         self.stats.num_computed_tokens += output.num_tokens
         self.stats.last_step_tokens = output.num_tokens
-        self.stats.last_step_seqs = len(output.scheduled)
         return True
 
     def _publish(self) -> bool:
@@ -163,7 +160,6 @@ class Engine:
         if not events:
             return False
         self.stats.num_output_tokens += len(events.token_ids)
-        self.stats.num_finished += len(events.finished)
         self._sink.publish(events)
         return True
 

@@ -38,9 +38,6 @@ class SwapSpace:
         self._ins: list[SwapIn] = []
         self._drops: list[SwapId] = []
 
-    def holds(self, sequence: Sequence) -> bool:
-        return sequence in self._entries
-
     def try_swap_out(self, sequence: Sequence, block_size: int) -> bool:
         """Keep what a running sequence has computed, if that is worth it and there is room.
 

@@ -84,10 +84,6 @@ class StringShape:
     def is_limited(self) -> bool:
         return self.min_length > 0 or self.max_length is not None
 
-    @property
-    def is_any(self) -> bool:
-        return self == StringShape()
-
 
 class ArraySource(NamedTuple):
     """What one schema says of an array's items."""

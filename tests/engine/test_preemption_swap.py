@@ -100,7 +100,7 @@ def test_what_ends_while_it_is_out_leaves_nothing(how):
     while not (output := scheduler.schedule()).num_preempted:
         in_flight.append(output)
         scheduler.update(in_flight[0], device.run(in_flight.popleft()), 1.0)
-    assert space.holds(second)
+    assert space.num_free_bytes < BIG
     if how == "abort":
         scheduler.abort(RequestId(2), 1.0)
         scheduler.abort(RequestId(2), 1.0)

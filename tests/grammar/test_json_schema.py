@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 
 from sparkinfer.errors import RequestError
 from sparkinfer.grammar.checker import first_violation
-from sparkinfer.grammar.json_schema import json_rule, raw_string_rule
+from sparkinfer.grammar.json_schema import json_rule
 from sparkinfer.grammar.output_grammar import assemble
 from sparkinfer.grammar.tokenizer_adapter import byte_tokenizer
 from tests.grammar.refused_schemas import REFUSED
@@ -173,35 +173,6 @@ def test_draft_7_and_2020_agree_with_the_library(walker: Walker) -> None:
         for value in [*valid, *invalid]:
             ours, theirs = first_violation(schema, value), Draft202012Validator(schema).is_valid(value)
             assert (ours is None) == theirs or "format" in schema, (schema, value)
-
-
-FORBIDDEN = ("<tool_call>", "</parameter>", "<|im_end|>")
-
-
-@pytest.mark.parametrize(
-    ("schema", "valid", "invalid"),
-    [
-        ({"type": "string"}, ["", "x < 10", "<b>…</b>", "<<to", "</paramete", "é😀\n"], FORBIDDEN),
-        ({"type": "string", "maxLength": 3}, ["", "a<b"], ["abcd"]),
-        ({"type": "string", "pattern": "^a.*z$"}, ["az", "a < z"], ["a</parameter>z", "b"]),
-        ({"enum": ["one", "two words"]}, ["one", "two words"], ["three", ""]),
-        ({"type": "string", "format": "date"}, ["2024-05-06"], ["today"]),
-        ({"anyOf": [{"const": "auto"}, {"type": "string", "pattern": "^\\d+$"}]}, ["auto", "12"], ["x"]),
-    ],
-)
-def test_raw_strings(walker: Walker, schema: Any, valid: list[str], invalid: list[str]) -> None:
-    rule = raw_string_rule(schema, "$", FORBIDDEN)
-    assert rule is not None
-    start = walker.compile(assemble({"start": "VALUE", "VALUE": f"({rule.text})", **rule.helpers}))
-    for text in valid:
-        assert walker.accepts(start, list(text.encode())), text
-    for text in invalid:
-        assert not walker.accepts(start, list(text.encode())), text
-
-
-@pytest.mark.parametrize("schema", [{}, {"type": ["string", "null"]}, {"enum": ["a", 1]}, {"type": "integer"}])
-def test_other_types_have_no_raw_text(schema: Any) -> None:
-    assert raw_string_rule(schema, "$", FORBIDDEN) is None
 
 
 @pytest.mark.parametrize(("form", "value"), [

@@ -11,7 +11,6 @@ import pytest
 
 from ipc.doorbell import Doorbell
 from ipc.mask_table import MaskTable
-from ipc.peer_death import PeerDeath
 from ipc.ring import RingReader, RingWriter, create_ring
 from ipc.segment import Segment
 from ipc.status_board import StatusBoard
@@ -59,12 +58,6 @@ def use_mask_table(_: Path) -> None:
     other.close()
 
 
-def use_peer_death(_: Path) -> None:
-    peer = PeerDeath(os.getpid())
-    assert not peer.has_died()
-    peer.close()
-
-
 def use_refused(_: Path) -> None:
     segment = Segment.create("small", 64)
     for attach in (StatusBoard.attach, MaskTable.attach):
@@ -77,7 +70,7 @@ def use_refused(_: Path) -> None:
     segment.close()
 
 
-@pytest.mark.parametrize("use", [use_ring, use_status_board, use_mask_table, use_peer_death, use_refused])
+@pytest.mark.parametrize("use", [use_ring, use_status_board, use_mask_table, use_refused])
 def test_nothing_stays_open(tmp_path, use: Callable[[Path], None]):
     use(tmp_path)
     before = open_descriptors()

@@ -33,7 +33,6 @@ payloads = st.binary(max_size=80)
 operations = st.lists(
     st.one_of(
         st.tuples(st.just("push"), payloads),
-        st.tuples(st.just("push_many"), st.lists(payloads, max_size=6)),
         st.tuples(st.just("drain"), st.none()),
         st.tuples(st.just("new_writer"), st.none()),
         st.tuples(st.just("new_reader"), st.none()),
@@ -59,14 +58,6 @@ def test_behaves_like_a_bounded_queue(capacity, steps):
             if fits:
                 queue.append(argument)
                 used += frame_bytes(argument)
-        elif action == "push_many":
-            frames = [frame for frame in argument if len(frame) <= capacity - 4]
-            count = pair.writer.push_many(frames)
-            for frame in frames[:count]:
-                queue.append(frame)
-                used += frame_bytes(frame)
-            assert used <= capacity
-            assert count == len(frames) or used + frame_bytes(frames[count]) > capacity
         elif action == "drain":
             assert pair.reader.drain() == list(queue)
             queue.clear()
@@ -90,15 +81,13 @@ def test_frames_of_every_size_at_every_offset(ring_pair, kind):
     pair = ring_pair(capacity)
     for start in range(0, capacity, 8):
         for length in range(capacity - 3):
-            for many in (False, True):
-                # Move to the position `start` modulo the capacity, in frames of 8 bytes.
-                while peek(pair.segment, HEAD) % capacity != start:
-                    assert pair.writer.push(b"")
-                    pair.reader.drain()
-                payload = os.urandom(length)
-                pushed = pair.writer.push_many([kind(payload)]) if many else pair.writer.push(kind(payload))
-                assert pushed == 1
-                assert pair.reader.drain() == [payload]
+            # Move to the position `start` modulo the capacity, in frames of 8 bytes.
+            while peek(pair.segment, HEAD) % capacity != start:
+                assert pair.writer.push(b"")
+                pair.reader.drain()
+            payload = os.urandom(length)
+            assert pair.writer.push(kind(payload))
+            assert pair.reader.drain() == [payload]
 
 
 def test_full_ring_says_no_until_drained(ring_pair):
@@ -107,7 +96,6 @@ def test_full_ring_says_no_until_drained(ring_pair):
     assert pair.writer.push(bytes(60))
     assert pair.writer.free_bytes == 0
     assert not pair.writer.push(b"")
-    assert pair.writer.push_many([b""]) == 0
     assert pair.reader.drain() == [bytes(60)]
     assert pair.writer.push(b"")
 
@@ -116,8 +104,6 @@ def test_frame_that_can_never_fit_raises_and_publishes_nothing(ring_pair):
     pair = ring_pair(64)
     with pytest.raises(ValueError, match=r"'test-ring': a frame of 61 bytes exceeds 60"):
         pair.writer.push(bytes(61))
-    with pytest.raises(ValueError, match=r"'test-ring': a frame of 61 bytes exceeds 60"):
-        pair.writer.push_many([b"x", bytes(61)])
     assert pair.reader.drain() == []
 
 
@@ -127,8 +113,6 @@ def test_payload_that_is_not_made_of_bytes_publishes_nothing(ring_pair):
     for _ in range(4):
         with pytest.raises((ValueError, IndexError)):
             pair.writer.push(words)
-        with pytest.raises(ValueError, match="must consist of bytes"):
-            pair.writer.push_many([words])
         assert pair.reader.drain() == []
         assert pair.writer.push(bytes(20))
         assert pair.reader.drain() == [bytes(20)]
@@ -139,18 +123,18 @@ def test_one_ring_of_the_bell_per_step(ring_pair):
     pair.writer.ring()
     assert not pair.reader.acknowledge()
     pair.writer.push(b"a")
-    pair.writer.push_many([b"b", b"c"])
+    pair.writer.push(b"b")
     pair.writer.ring()
     pair.writer.ring()
     assert os.eventfd_read(pair.reader.fileno()) == 1
-    pair.writer.push_many([])
     pair.writer.ring()
     assert not pair.reader.acknowledge()
 
 
 def test_new_reader_skips_what_a_dead_one_left(ring_pair):
     pair = ring_pair(256)
-    pair.writer.push_many([b"old", b"older"])
+    pair.writer.push(b"old")
+    pair.writer.push(b"older")
     successor = RingReader(pair.mapping(), pair.doorbell)
     assert (successor.reader_generation, successor.writer_generation) == (2, 1)
     assert successor.drain() == []
@@ -214,7 +198,7 @@ def test_impossible_tail_is_noticed(ring_pair, tail):
     pair = ring_pair(64)
     poke(pair.segment, TAIL, tail)
     with pytest.raises(RingCorrupt, match=f"'test-ring': head 0 and tail {tail}"):
-        pair.writer.push_many([b""])
+        assert pair.writer.free_bytes
 
 
 def test_new_reader_heals_a_spoilt_tail(ring_pair):
