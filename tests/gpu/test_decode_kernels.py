@@ -21,10 +21,22 @@ pytestmark = [
 ]
 
 
+def is_sm90() -> bool:
+    return torch.cuda.get_device_capability() >= (9, 0)
+
+
 @pytest.mark.parametrize("num_seqs", [1, 2, 4, 8])
 @pytest.mark.parametrize("name", ["35B-A3B", "27B", "30B-A3B"])
 def test_a_step_of_full_width_layers(name: str, num_seqs: int) -> None:
-    line = check(name, num_seqs, pdl=torch.cuda.get_device_capability() >= (9, 0))
+    line = check(name, num_seqs, is_sm90())
+    assert line.endswith("ok"), line
+
+
+@pytest.mark.parametrize("num_seqs", [32, 64])
+@pytest.mark.parametrize("name", ["35B-A3B", "30B-A3B"])
+def test_a_wide_step_of_full_width_layers(name: str, num_seqs: int) -> None:
+    """Rows whose choice of experts a rounding decides among them: tests/kernels/step_agreement.py."""
+    line = check(name, num_seqs, is_sm90(), num_layers=2)
     assert line.endswith("ok"), line
 
 

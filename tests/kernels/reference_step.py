@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
 import torch
 from torch import Tensor
 
@@ -18,11 +21,34 @@ from sparkinfer.model.cuda.decode import DecodeInputs
 from sparkinfer.model.cuda.weights import AttentionLayer, DecodeLayer, DecodeWeights, DeltaNetLayer, ExpertFFN
 
 
-def reference_step(weights: DecodeWeights, inputs: DecodeInputs, last_residual: Tensor | None = None) -> Tensor:
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """Experts that rows may not take, and what the routers said.
+
+    banned:  [num_seqs, num_experts] bool for each layer that has experts, the first ones first; later layers ban none
+    logits:  receives [num_seqs, num_experts] f32 of each such layer
+    """
+
+    banned: Sequence[Tensor] = ()
+    logits: list[Tensor] = field(default_factory=list)
+
+    def allowed(self, logits: Tensor, num_experts: int) -> Tensor:
+        """The next layer's logits, those of banned experts -inf."""
+        self.logits.append(logits[:, :num_experts])
+        if len(self.logits) > len(self.banned):
+            return logits
+        banned = self.banned[len(self.logits) - 1]
+        return torch.cat((logits[:, :num_experts].masked_fill(banned, -torch.inf), logits[:, num_experts:]), dim=1)
+
+
+def reference_step(
+    weights: DecodeWeights, inputs: DecodeInputs, last_residual: Tensor | None = None, routing: Routing | None = None
+) -> Tensor:
     """[num_seqs, vocab_size] f32 logits; caches and states of `inputs` are changed as the step changes them.
 
     last_residual: [num_seqs, hidden_size] f32, written: the residual stream before the last norm
     """
+    routing = Routing() if routing is None else routing
     residual = dequantize(weights.embedding)[inputs.input_ids].clone()
     weights.ends.enter(residual, weights.eps)
     for index, layer in enumerate(weights.layers):
@@ -35,7 +61,7 @@ def reference_step(weights: DecodeWeights, inputs: DecodeInputs, last_residual: 
         residual = _joined(weights, layer, 0, added, residual)
         hidden = quantize_rows(residual, layer.ffn_norm)
         if isinstance(layer.ffn, ExpertFFN):
-            residual = _experts(layer.ffn, hidden, residual, weights.eps)
+            residual = _experts(layer.ffn, hidden, residual, weights.eps, routing)
         else:
             gate_up = quant_gemv(hidden, [layer.ffn.gate, layer.ffn.up], weights.eps)
             h = gated_activation(gate_up, layer.ffn.is_gelu)
@@ -96,10 +122,10 @@ def _delta_net(
                             inputs.conv[index], inputs.state[index], inputs.state_slots, inputs.positions, weights.eps)
 
 
-def _experts(ffn: ExpertFFN, hidden: QuantActivation, residual: Tensor, eps: float) -> Tensor:
-    logits = quant_gemv(hidden, [ffn.router], eps)
+def _experts(ffn: ExpertFFN, hidden: QuantActivation, residual: Tensor, eps: float, routing: Routing) -> Tensor:
+    num_experts = ffn.router.num_rows - (ffn.shared is not None)
+    logits = routing.allowed(quant_gemv(hidden, [ffn.router], eps), num_experts)
     ids, scores = quant_route(logits, ffn.top_k, ffn.shared is not None)
     shared = None if ffn.shared is None else ffn.shared[:2]
-    num_experts = ffn.router.num_rows - (ffn.shared is not None)
     h = moe_gate_up(hidden, ids, ffn.gate, ffn.up, shared, num_experts, eps)
     return moe_down(h, ids, scores, ffn.down, None if ffn.shared is None else ffn.shared[2], residual)
