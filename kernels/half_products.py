@@ -54,15 +54,16 @@ def _tile(num_tokens: int, num_rows: int) -> tuple[int, int, int, int]:
     return 128, 128, 8, 3
 
 
-def half_products(x: Tensor, weight: Tensor) -> Tensor:
-    """[num_tokens, num_rows] f32.
+def half_products(x: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:
+    """[num_tokens, num_rows] f32, contiguous: `out`, where it is given.
 
     x:       [num_tokens, num_cols] f16, contiguous; num_cols a multiple of 8
     weight:  [num_rows, num_cols] f16, contiguous
     """
     num_tokens, num_cols = x.shape
     num_rows = weight.shape[0]
-    out = torch.empty(num_tokens, num_rows, dtype=torch.float32, device=x.device)
+    if out is None:
+        out = torch.empty(num_tokens, num_rows, dtype=torch.float32, device=x.device)
     tokens, rows, warps, stages = _tile(num_tokens, num_rows) if has_large_shared_memory(x) else (64, 64, 4, 4)
     _half_products_kernel[(triton.cdiv(num_tokens, tokens) * triton.cdiv(num_rows, rows),)](
         TensorDescriptor.from_tensor(x, [tokens, STEP]), TensorDescriptor.from_tensor(weight, [rows, STEP]), out,

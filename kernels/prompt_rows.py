@@ -19,7 +19,7 @@ def _to_half(x):
 
 @triton.jit
 def _add_norm_kernel(
-    x_ptr, y_ptr, stride_y, z_ptr, post_ptr, post_eps, norm_ptr, eps, half_ptr, plain_ptr, COLS: tl.constexpr,
+    x_ptr, y_ptr, stride_y, factor, z_ptr, post_ptr, post_eps, norm_ptr, eps, half_ptr, plain_ptr, COLS: tl.constexpr,
     BLOCK: tl.constexpr, HAS_Y: tl.constexpr, HAS_Z: tl.constexpr, POST: tl.constexpr, PLAIN: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
@@ -27,7 +27,7 @@ def _add_norm_kernel(
     used = column < COLS
     x = tl.load(x_ptr + row * COLS + column, mask=used, other=0.0)
     if HAS_Y:
-        y = tl.load(y_ptr + row * stride_y + column, mask=used, other=0.0)
+        y = tl.load(y_ptr + row * stride_y + column, mask=used, other=0.0) * factor
         if HAS_Z:
             y += tl.load(z_ptr + row * COLS + column, mask=used, other=0.0)
         if POST:
@@ -42,12 +42,12 @@ def _add_norm_kernel(
 
 def add_norm(
     x: Tensor, added: tuple[Tensor, ...], post: tuple[Tensor, float] | None, norm: Tensor, eps: float, half: Tensor,
-    plain: Tensor | None,
+    plain: Tensor | None, factor: float = 1.0,
 ) -> None:
     """x += the sum of `added` (itself normed first where `post` says so); half, plain = norm of x.
 
     x:      [num_tokens, hidden] f32, contiguous, changed in place
-    added:  up to two of [num_tokens, hidden] f32; the second contiguous
+    added:  up to two of [num_tokens, hidden] f32, the first times `factor`; the second contiguous
     post:   (weight [hidden] f32, eps), or None
     norm:   [hidden] f32
     half:   [num_tokens, hidden] f16, written; plain: the same in f32, or None
@@ -56,8 +56,8 @@ def add_norm(
     post_weight, post_eps = post or (norm, 0.0)
     cols = x.shape[1]
     _add_norm_kernel[(x.shape[0],)](
-        x, y, y.stride(0), z, post_weight, post_eps, norm, eps, half, half if plain is None else plain, COLS=cols,
-        BLOCK=triton.next_power_of_2(cols), HAS_Y=bool(added), HAS_Z=len(added) > 1, POST=post is not None,
+        x, y, y.stride(0), factor, z, post_weight, post_eps, norm, eps, half, half if plain is None else plain,
+        COLS=cols, BLOCK=triton.next_power_of_2(cols), HAS_Y=bool(added), HAS_Z=len(added) > 1, POST=post is not None,
         PLAIN=plain is not None, num_warps=8 if cols > 4096 else 4,
     )
 
@@ -94,7 +94,7 @@ def gated_norm(x: Tensor, gate: Tensor, norm: Tensor, eps: float, out: Tensor) -
 
 @triton.jit(do_not_specialize=["stride_row"])
 def _gate_up_kernel(
-    x_ptr, stride_x, row_gate_ptr, stride_row, out_ptr, COLS, GELU: tl.constexpr, ROW_GATE: tl.constexpr,
+    x_ptr, stride_x, row_gate_ptr, stride_row, out_ptr, factor, COLS, GELU: tl.constexpr, ROW_GATE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
@@ -107,14 +107,14 @@ def _gate_up_kernel(
         gate = gate / (1.0 + tl.exp(-2.0 * inner))
     else:
         gate = gate / (1.0 + tl.exp(-gate))
-    y = gate * up
+    y = gate * up * factor
     if ROW_GATE:
         y = y / (1.0 + tl.exp(-tl.load(row_gate_ptr + row * stride_row)))
     tl.store(out_ptr + row * COLS + column, _to_half(y), mask=used)
 
 
-def gate_up(x: Tensor, row_gate: Tensor | None, is_gelu: bool, out: Tensor) -> None:
-    """silu(gate) * up, or GELU in its tanh form; times sigmoid(row_gate).
+def gate_up(x: Tensor, row_gate: Tensor | None, is_gelu: bool, out: Tensor, factor: float = 1.0) -> None:
+    """factor * silu(gate) * up, or GELU in its tanh form; times sigmoid(row_gate).
 
     x:         [num_tokens, 2 * cols] f32: gate | up, rows at any stride
     row_gate:  [num_tokens] f32 at any stride, or None
@@ -123,6 +123,6 @@ def gate_up(x: Tensor, row_gate: Tensor | None, is_gelu: bool, out: Tensor) -> N
     num_tokens, cols = out.shape
     block = min(1024, triton.next_power_of_2(cols))
     _gate_up_kernel[(num_tokens, triton.cdiv(cols, block))](
-        x, x.stride(0), x if row_gate is None else row_gate, 0 if row_gate is None else row_gate.stride(0), out, cols,
-        GELU=is_gelu, ROW_GATE=row_gate is not None, BLOCK=block, num_warps=4,
+        x, x.stride(0), x if row_gate is None else row_gate, 0 if row_gate is None else row_gate.stride(0), out,
+        factor, cols, GELU=is_gelu, ROW_GATE=row_gate is not None, BLOCK=block, num_warps=4,
     )

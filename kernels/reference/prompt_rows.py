@@ -17,11 +17,11 @@ def _store(target: Tensor, values: Tensor) -> None:
 
 def add_norm(
     x: Tensor, added: tuple[Tensor, ...], post: tuple[Tensor, float] | None, norm: Tensor, eps: float, half: Tensor,
-    plain: Tensor | None,
+    plain: Tensor | None, factor: float = 1.0,
 ) -> None:
     """The kernel's arguments and results."""
     if added:
-        y = added[0] if len(added) == 1 else added[0] + added[1]
+        y = sum(added[1:], start=added[0] * factor)
         x += y if post is None else rms_norm(y, *post)
     hidden = rms_norm(x, norm, eps)
     _store(half, hidden)
@@ -35,8 +35,8 @@ def gated_norm(x: Tensor, gate: Tensor, norm: Tensor, eps: float, out: Tensor) -
     _store(out, normed * F.silu(gate))
 
 
-def gate_up(x: Tensor, row_gate: Tensor | None, is_gelu: bool, out: Tensor) -> None:
+def gate_up(x: Tensor, row_gate: Tensor | None, is_gelu: bool, out: Tensor, factor: float = 1.0) -> None:
     """The kernel's arguments and results."""
     gate, up = x[:, : out.shape[1]], x[:, out.shape[1] :]
-    y = (F.gelu(gate, approximate="tanh") if is_gelu else F.silu(gate)) * up
+    y = (F.gelu(gate, approximate="tanh") if is_gelu else F.silu(gate)) * up * factor
     _store(out, y if row_gate is None else y * torch.sigmoid(row_gate)[:, None])

@@ -15,6 +15,7 @@ import torch
 
 from kernels.spans import Spans, pack_spans
 from ops.bench.gpu_timing import capture, replay_us
+from sparkinfer.engine.prompt_graphs import GRAPH_SIZES
 from sparkinfer.model.cuda.pools import DecodePools
 from sparkinfer.model.cuda.prefill import Prefill, PrefillBatch
 from tests.kernels.random_model import SHAPES, random_inputs, random_model
@@ -66,6 +67,7 @@ def main() -> None:
         prefill = Prefill(weights, pools, DEVICE, options.deterministic)
         for num_tokens, start in sizes:
             batch = make_batch(num_tokens, start, shape.vocab, inputs.block_tables)
+            prefill.settle(min(num_tokens, GRAPH_SIZES[-1]))
             prefill.run(batch)
             torch.cuda.synchronize()
             started = time.perf_counter()

@@ -41,6 +41,7 @@ class PromptGraph:
         memory."""
         if not self._numbers.is_cuda:
             return None
+        self._prefill.settle(self.size)
         self._prefill.run(self._batch)
         torch.cuda.current_stream().synchronize()
         graph = torch.cuda.CUDAGraph()

@@ -110,9 +110,10 @@ def test_delta_rule(parts: Parts, is_repeated: bool) -> None:
     assert error(states[0], states[1]) < 5e-3
 
 
+@pytest.mark.parametrize("factor", [1.0, 4.0])
 @pytest.mark.parametrize("num_added", [0, 1, 2])
 @pytest.mark.parametrize("has_post", [False, True])
-def test_norms(num_added: int, has_post: bool) -> None:
+def test_norms(num_added: int, has_post: bool, factor: float) -> None:
     torch.manual_seed(0)
     x = torch.randn(7, 96, device=DEVICE)
     added = (torch.randn(7, 100, device=DEVICE)[:, :96], torch.randn(7, 96, device=DEVICE))[:num_added]
@@ -120,7 +121,7 @@ def test_norms(num_added: int, has_post: bool) -> None:
     results = []
     for implementation in (add_norm, rows_reference.add_norm):
         stream, half, plain = x.clone(), poisoned(7, 96), poisoned(7, 96, dtype=torch.float32)
-        implementation(stream, added, (post, 1e-5) if has_post else None, norm, 1e-6, half, plain)
+        implementation(stream, added, (post, 1e-5) if has_post else None, norm, 1e-6, half, plain, factor)
         results.append((stream, half, plain))
     for found, expected in zip(*results):
         torch.testing.assert_close(found, expected, atol=2e-3, rtol=2e-3)
@@ -143,9 +144,10 @@ def test_gates(is_gelu: bool) -> None:
     x[0, 0], x[0, 96] = 300.0, 1000.0
     row_gate = None if is_gelu else torch.randn(5, 3, device=DEVICE)[:, 1]
     out, expected = poisoned(5, 96), poisoned(5, 96)
-    gate_up(x[:, :192], row_gate, is_gelu, out)
-    rows_reference.gate_up(x[:, :192], row_gate, is_gelu, expected)
-    torch.testing.assert_close(out, expected, atol=2e-3, rtol=2e-3)
+    for factor in (1.0, 0.125):  # the product is beyond f16 without one
+        gate_up(x[:, :192], row_gate, is_gelu, out.fill_(math.nan), factor)
+        rows_reference.gate_up(x[:, :192], row_gate, is_gelu, expected, factor)
+        torch.testing.assert_close(out, expected, atol=2e-3, rtol=2e-3)
 
 
 def test_inverse_of_the_hardest_triangle() -> None:

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from kernels.delta_rule_chunks import DeltaRuleInputs
-from kernels.half_products import half_products
 from kernels.plain_rows import fits, plain_rows
 from kernels.quant_format import QuantFormat, QuantWeight
 from kernels.spans import Spans
@@ -24,6 +23,7 @@ from sparkinfer.model.cuda.experts import grouped_experts, have_kernels
 from sparkinfer.model.cuda.output_head import OutputHead
 from sparkinfer.model.cuda.pools import DecodePools
 from sparkinfer.model.cuda.prompt_ops import PromptOps
+from sparkinfer.model.cuda.row_products import RowProducts
 from sparkinfer.model.cuda.weights import AttentionLayer, DecodeLayer, DecodeWeights, DeltaNetLayer, DenseFFN, ExpertFFN
 
 PostNorm = tuple[Tensor, float] | None
@@ -39,10 +39,31 @@ class PrefillBatch:
     spans: Spans
 
 
+@dataclass(frozen=True, slots=True)
+class _Added:
+    """What the residual stream still gets: a sum, its first term times `factor`, normed where `post` says so."""
+
+    terms: tuple[Tensor, ...] = ()
+    post: PostNorm = None
+    factor: float = 1.0
+
+
 def keeps_rows_apart(weights: DecodeWeights) -> bool:
     """Whether prompts have kernels whose rows do not depend on those beside them, for all of a model's layers."""
     parts = [layer.ffn for layer in weights.layers if isinstance(layer.ffn, ExpertFFN)]
     return all(have_kernels(ffn) and fits(ffn.router) for ffn in parts)
+
+
+def _product_shapes(weights: DecodeWeights) -> set[tuple[int, int]]:
+    """(num_rows, num_cols) of the matrices that products of prompts take."""
+    together: list[Sequence[QuantWeight]] = []
+    for layer in weights.layers:
+        mixer, ffn = layer.mixer, layer.ffn
+        together += [mixer.qkv if isinstance(mixer, AttentionLayer) else mixer.projections, [mixer.output]]
+        dense = (ffn.gate, ffn.up, ffn.down) if isinstance(ffn, DenseFFN) else ffn.shared
+        if dense is not None:
+            together += [dense[:2], dense[2:]]
+    return {(sum(weight.num_rows for weight in some), some[0].num_cols) for some in together}
 
 
 class Prefill:
@@ -61,6 +82,12 @@ class Prefill:
         self._pools = pools
         self._device = device
         self._ops = PromptOps.of(device)
+        self._row_products = RowProducts()
+
+    def settle(self, num_tokens: int) -> None:
+        """Make steps of so many tokens cheaper where bits count; waits for the device."""
+        if self._is_deterministic and self._device.type == "cuda":
+            self._row_products.settle(num_tokens, _product_shapes(self._weights), self._device)
 
     def run(self, batch: PrefillBatch) -> Tensor:
         """Store keys, values and states of the batch's tokens.
@@ -70,21 +97,21 @@ class Prefill:
         weights = self._weights
         x = dequantize.rows(weights.embedding, batch.input_ids)
         weights.ends.enter(x, weights.eps)
-        added: tuple[Tensor, ...] = ()
-        post: PostNorm = None
+        added = _Added()
         for index, layer in enumerate(weights.layers):
-            hidden, _ = self._add_norm(x, added, post, layer.attn_norm)
+            hidden, _ = self._add_norm(x, added, layer.attn_norm)
             if isinstance(layer.mixer, AttentionLayer):
                 mixed = self._attention(layer.mixer, index, hidden, batch)
             else:
                 mixed = self._delta_net(layer.mixer, index, hidden, batch)
             has_experts = isinstance(layer.ffn, ExpertFFN)
-            hidden, plain = self._add_norm(x, (mixed,), self._post(layer, 0), layer.ffn_norm, has_experts)
+            joined = _Added((mixed,), self._post(layer, 0))
+            hidden, plain = self._add_norm(x, joined, layer.ffn_norm, has_experts)
             if isinstance(layer.ffn, ExpertFFN):
-                added, post = self._experts(layer.ffn, hidden, plain), None
+                added = self._experts(layer.ffn, hidden, plain)
             else:
-                added, post = (self._dense(layer.ffn, hidden),), self._post(layer, 1)
-        self._add_norm(x, added, post, weights.output_norm)
+                added = self._dense(layer.ffn, hidden, self._post(layer, 1))
+        self._add_norm(x, added, weights.output_norm)
         return x
 
     def _post(self, layer: DecodeLayer, half: int) -> PostNorm:
@@ -94,12 +121,12 @@ class Prefill:
         return torch.empty(num_tokens, width, dtype=self._ops.half, device=self._device)
 
     def _add_norm(
-        self, x: Tensor, added: tuple[Tensor, ...], post: PostNorm, norm: Tensor, needs_plain: bool = False
+        self, x: Tensor, added: _Added, norm: Tensor, needs_plain: bool = False
     ) -> tuple[Tensor, Tensor]:
         """Add to the residual stream in place; its norm for products, and in f32 where that is needed."""
         half = self._half(*x.shape)
         plain = torch.empty_like(x) if needs_plain else None
-        self._ops.add_norm(x, added, post, norm, self._weights.eps, half, plain)
+        self._ops.add_norm(x, added.terms, added.post, norm, self._weights.eps, half, plain, added.factor)
         return half, half if plain is None else plain
 
     def _product(self, x: Tensor, weights: Sequence[QuantWeight]) -> Tensor:
@@ -108,7 +135,7 @@ class Prefill:
         if x.dtype == torch.float32:
             return x @ matrix.T
         if self._is_deterministic:
-            return half_products(x, matrix)
+            return self._row_products.product(x, matrix)
         return torch.mm(x, matrix.T, out_dtype=torch.float32)
 
     def _attention(self, layer: AttentionLayer, index: int, hidden: Tensor, batch: PrefillBatch) -> Tensor:
@@ -152,22 +179,25 @@ class Prefill:
             return functools.reduce(torch.add, plain_rows(plain, router).unbind(0))
         return plain @ router.quants.T
 
-    def _dense(self, ffn: DenseFFN, hidden: Tensor) -> Tensor:
-        return self._gated(hidden, (ffn.gate, ffn.up, ffn.down), None, ffn.is_gelu)
+    def _dense(self, ffn: DenseFFN, hidden: Tensor, post: PostNorm) -> _Added:
+        inner = self._inner(hidden, ffn.gate, ffn.up, None, ffn.half_factor, ffn.is_gelu)
+        return _Added((self._product(inner, [ffn.down]),), post, 1.0 / ffn.half_factor)
 
-    def _gated(
-        self, x: Tensor, matrices: tuple[QuantWeight, QuantWeight, QuantWeight], row_gate: Tensor | None,
+    def _inner(
+        self, x: Tensor, gate: QuantWeight, up: QuantWeight, row_gate: Tensor | None, factor: float,
         is_gelu: bool = False,
     ) -> Tensor:
-        gate, up, down = matrices
-        inner = self._half(x.shape[0], down.num_cols)
-        self._ops.gate_up(self._product(x, [gate, up]), row_gate, is_gelu, inner)
-        return self._product(inner, [down])
+        """What is between the halves of a feed-forward part, times `factor`."""
+        inner = self._half(x.shape[0], gate.num_rows)
+        self._ops.gate_up(self._product(x, [gate, up]), row_gate, is_gelu, inner, factor)
+        return inner
 
-    def _experts(self, ffn: ExpertFFN, hidden: Tensor, plain: Tensor) -> tuple[Tensor, ...]:
+    def _experts(self, ffn: ExpertFFN, hidden: Tensor, plain: Tensor) -> _Added:
         assert ffn.router.format == QuantFormat.F32
         logits = self._router(plain, ffn.router)
         routed, _ = grouped_experts(hidden, logits, ffn)
         if ffn.shared is None:
-            return (routed,)
-        return self._gated(hidden, ffn.shared, logits[:, -1]), routed
+            return _Added((routed,))
+        gate, up, down = ffn.shared
+        inner = self._inner(hidden, gate, up, logits[:, -1], ffn.shared_factor)
+        return _Added((self._product(inner, [down]), routed), factor=1.0 / ffn.shared_factor)

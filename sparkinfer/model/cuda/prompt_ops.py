@@ -38,10 +38,10 @@ class PromptOps:
 
     half: torch.dtype
     query: torch.dtype
-    add_norm: Callable[[Tensor, tuple[Tensor, ...], tuple[Tensor, float] | None, Tensor, float, Tensor, Tensor | None],
-                       None]
+    add_norm: Callable[[Tensor, tuple[Tensor, ...], tuple[Tensor, float] | None, Tensor, float, Tensor, Tensor | None,
+                        float], None]
     gated_norm: Callable[[Tensor, Tensor, Tensor, float, Tensor], None]
-    gate_up: Callable[[Tensor, Tensor | None, bool, Tensor], None]
+    gate_up: Callable[[Tensor, Tensor | None, bool, Tensor, float], None]
     rope: Callable[[Tensor, HeadShape, Tensor, Tensor, Tensor, Pair | None, Tensor, Pair, Pair | None, float], None]
     attention: Callable[[Tensor, Tensor, Pair, Pair | None, Spans, HeadShape, int, int, float, Tensor], None]
     conv_heads: Callable[[Tensor, Tensor, Tensor, Spans, int, Tensor], None]
