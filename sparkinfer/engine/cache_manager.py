@@ -200,6 +200,7 @@ class CacheManager:
 
     def forget(self, output: SchedulerOutput) -> None:
         """The step failed, and whoever relied on it has been ended: nothing of it may be found any more."""
+        self.swap_space.forget(output)
         if self.prefix_cache is not None:
             for node in list(self.prefix_cache.nodes()):
                 if node.epoch >= output.epoch:
@@ -278,7 +279,7 @@ class CacheManager:
         cache.unlock(lease.node)
         if not is_sound:
             for node in reversed(computed):
-                cache.forget(node)
+                cache.forget(node, is_suspect=node.block == sequence.block_table[node.depth - 1])
 
 
 _NOWHERE = PrefixNode(None, b"", BlockId(-1), 0)  # of sequences that have nothing to do with the cache

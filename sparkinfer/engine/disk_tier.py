@@ -127,7 +127,7 @@ class DiskTier:
         return best if self._has_state else names
 
     def _saves_of(self, node: PrefixNode) -> Iterator[DiskSave]:
-        if node.epoch > self.completed_epoch:
+        if node.epoch > self.completed_epoch or node.is_suspect:
             return
         name = self._digest(node).hex()
         if not self._disk.has(f"{name}.kv"):

@@ -90,7 +90,7 @@ class PrefixCache:
         node = resumable = self.root(salt)
         for start in range(0, (len(data) - 4) // width * width, width):
             child = node.children.get(data[start : start + width])
-            if child is None:
+            if child is None or child.is_suspect:
                 break
             node = child
             if node.snapshot is not None:
@@ -121,14 +121,18 @@ class PrefixCache:
     def unlock(self, node: PrefixNode) -> None:
         """Take back one `lock`, or the lock that `insert` took."""
         self._clock += 1
+        suspect = None
         for member in node.path():
             member.users -= 1
             member.last_used = self._clock
             if member.users == 0:
                 self.num_evictable += 1
+                suspect = member if member.is_suspect else suspect
         if self.snapshots is not None:
             node = self._prune(node)
         self._offer(node)
+        if suspect is not None:
+            self.forget(suspect)
 
     def insert(self, parent: PrefixNode, key: bytes, block: BlockId) -> PrefixNode:
         """The child of a locked node for one more block of tokens; the lock now reaches to the child.
@@ -205,9 +209,16 @@ class PrefixCache:
         """Whether a child of `node` was there and had to go."""
         return hash((node.path_hash, key)) in self._evicted
 
-    def forget(self, node: PrefixNode) -> None:
-        """Remove a node and all below it, unless a running sequence uses it."""
-        if not node.is_alive or node.parent is None or node.users:
+    def forget(self, node: PrefixNode, is_suspect: bool = False) -> None:
+        """Remove a node and all below it; while a running sequence uses it, its snapshot alone.
+
+        is_suspect: its block is not to be trusted either, so that it goes as soon as that is possible
+        """
+        if not node.is_alive or node.parent is None:
+            return
+        if node.users:
+            self._drop_snapshot(node)
+            node.is_suspect |= is_suspect
             return
         below = [node]
         for member in below:

@@ -15,10 +15,11 @@ class PrefixNode:
 
     epoch is the step from which on block and snapshot hold what they should.
     users counts the running sequences whose tokens begin with this path (and pins), so it never grows downwards.
+    is_suspect: whoever computed it failed; nobody may resume behind it, and it goes with its last user.
     """
 
-    __slots__ = ("block", "children", "depth", "digest", "epoch", "is_alive", "key", "last_used", "parent", "path_hash",
-                 "snapshot", "users")
+    __slots__ = ("block", "children", "depth", "digest", "epoch", "is_alive", "is_suspect", "key", "last_used", "parent",
+                 "path_hash", "snapshot", "users")
 
     def __init__(self, parent: PrefixNode | None, key: bytes, block: BlockId, path_hash: int, epoch: int = 0) -> None:
         """key: the tokens of this block, int32; for a root, the salt."""
@@ -34,6 +35,7 @@ class PrefixNode:
         self.users = 0
         self.last_used = 0
         self.is_alive = True
+        self.is_suspect = False
 
     def path(self) -> Iterator[PrefixNode]:
         """This node and its ancestors without the root, deepest first."""

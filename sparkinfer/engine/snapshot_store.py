@@ -38,7 +38,8 @@ class SnapshotStore:
                 self.fill(snapshot, payload)
             elif restores:
                 self._order_behind_saves()
-                for pool, row in zip(self._state_pool.pools, self._rows[snapshot], strict=True):
+                # Undefined where the step that should have saved it failed; what resumes from it ends for that.
+                for pool, row in zip(self._state_pool.pools, self.row(snapshot), strict=True):
                     pool[:, slot].copy_(row, non_blocking=True)
             else:
                 self._save(self.row(snapshot), slot)

@@ -104,6 +104,10 @@ class SwapSpace:
             if sequence.status == SequenceStatus.RUNNING
         ]
 
+    def forget(self, output: SchedulerOutput) -> None:
+        """The step failed: the copies that it should have brought back or dropped are dropped by the next one."""
+        self._drops += [*output.swap_drops, *(order.swap_id for order in output.swap_ins)]
+
     def check_integrity(self) -> None:
         """Raise IntegrityError if bytes are lost or owed to a sequence that has ended."""
         num_bytes = sum(num_bytes for _, num_bytes in self._entries.values())

@@ -38,13 +38,19 @@ class SwapStore:
             self._saved[order.swap_id] = saved
 
     def swap_in(self, orders: Iterable[SwapIn]) -> None:
-        """Copy blocks and state back, and forget the host's copies."""
+        """Copy blocks and state back, and forget the host's copies.
+
+        There is none where the step that should have made it failed; the sequence ends for that, and gets nothing.
+        """
         for order in orders:
-            saved = iter(self._saved.pop(order.swap_id))
+            saved = self._saved.pop(order.swap_id, None)
+            if saved is None:
+                continue
+            copies = iter(saved)
             for pool in self._kv_pools:
-                pool[self._index(order.blocks, pool)] = next(saved).to(pool.device, non_blocking=True)
+                pool[self._index(order.blocks, pool)] = next(copies).to(pool.device, non_blocking=True)
             for pool in self._state_pools:
-                pool[:, order.slot].copy_(next(saved), non_blocking=True)
+                pool[:, order.slot].copy_(next(copies), non_blocking=True)
 
     @property
     def num_entries(self) -> int:

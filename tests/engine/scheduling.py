@@ -21,6 +21,7 @@ from sparkinfer.sampling_params import SamplingParams
 
 EOS = 0
 NO_TOKEN = -5
+GARBAGE = -7  # a token that no prompt has
 
 
 def next_token(prefix: list[int], vocab_size: int) -> int:
@@ -43,8 +44,8 @@ def solo_output(prompt: list[int], max_tokens: int, vocab_size: int) -> list[int
 class PagedDevice:
     """What a device remembers between steps, and nothing else: tokens by pool row, tables and last tokens by slot.
 
-    Recurrent state is the list of all tokens that went through a slot; has_state says whether it has to be right.
-    Masks of rows that have one are late as `lateness` has it, again and again.
+    Recurrent state is the list of all tokens that went through a slot, None where it is undefined; has_state says
+    whether it has to be right. Masks of rows that have one are late as `lateness` has it, again and again.
     """
 
     def __init__(
@@ -59,9 +60,9 @@ class PagedDevice:
         self.pool: list[int | None] = [None] * (num_blocks * block_size)
         self.tables: list[list[int]] = [[] for _ in range(num_slots)]
         self.last_token: list[int | None] = [None] * num_slots
-        self.states: list[list[int]] = [[] for _ in range(num_slots)]
-        self.snapshots: dict[int, list[int]] = {}
-        self.swapped: dict[int, tuple[list[int | None], list[int]]] = {}
+        self.states: list[list[int] | None] = [[] for _ in range(num_slots)]
+        self.snapshots: dict[int, list[int] | None] = {}
+        self.swapped: dict[int, tuple[list[int | None], list[int] | None]] = {}
 
     def run(self, output: SchedulerOutput) -> StepResult:
         result = StepResult([])
@@ -70,12 +71,7 @@ class PagedDevice:
         self.swap_in(output)
         assert len({row.slot for row in output.rows}) == len(output.rows)
         for row in output.rows:
-            table = self.tables[row.slot]
-            if row.admitted is not None:
-                table.clear()
-                self.last_token[row.slot] = None
-            assert row.first_new_block == len(table) or not row.new_blocks
-            table.extend(row.new_blocks)
+            table = self.take_blocks(row)
             if row.mask_row != NO_MASK_ROW and row.token_ids is None and row.slot in self.late:
                 token = self.late[row.slot]
             else:
@@ -84,23 +80,51 @@ class PagedDevice:
                 self.sample(row, token, result)
         return result
 
+    def take_blocks(self, row: ScheduledSequence) -> list[int]:
+        table = self.tables[row.slot]
+        if row.admitted is not None:
+            table.clear()
+            self.last_token[row.slot] = None
+        assert row.first_new_block == len(table) or not row.new_blocks
+        table.extend(row.new_blocks)
+        return table
+
+    def leave_undone(self, output: SchedulerOutput) -> None:
+        """A step that found no memory: the host has taken note of it, nothing was copied or computed."""
+        for slot, snapshot, restores, _ in output.state_copies:
+            if restores:
+                self.states[slot] = None
+            else:
+                self.snapshots[snapshot] = None
+        for block, _ in output.block_loads:
+            self.write([block], 0, [GARBAGE] * self.block_size)
+        for row in output.rows:
+            self.write(self.take_blocks(row), row.start, [GARBAGE] * row.num_tokens)
+            self.states[row.slot], self.last_token[row.slot] = None, GARBAGE
+
+    def write(self, table: list[int], start: int, tokens: list[int | None]) -> None:
+        for position, token in enumerate(tokens, start):
+            self.pool[table[position // self.block_size] * self.block_size + position % self.block_size] = token
+
     def compute(self, row: ScheduledSequence, table: list[int]) -> int | None:
         """The token behind those of the row."""
         tokens = [self.last_token[row.slot]] if row.token_ids is None else row.token_ids
         assert len(tokens) == row.num_tokens > 0
-        if row.start == 0:
-            self.states[row.slot] = []
-        assert len(self.states[row.slot]) == row.start or not self.has_state
-        self.states[row.slot] = self.states[row.slot] + tokens
-        for position, token in enumerate(tokens, row.start):
-            self.pool[table[position // self.block_size] * self.block_size + position % self.block_size] = token
+        state = self.states[row.slot] if row.start else []
+        if state is None:
+            state = [GARBAGE] * row.start
+        assert len(state) == row.start or not self.has_state
+        state = self.states[row.slot] = state + tokens
+        self.write(table, row.start, tokens)
         if not row.samples:
             return None
         prefix = [
             self.pool[table[i // self.block_size] * self.block_size + i % self.block_size]
             for i in range(row.start + row.num_tokens)
         ]
-        assert prefix == self.states[row.slot] or not self.has_state
+        if self.has_state and GARBAGE in (*prefix, *state):
+            return GARBAGE
+        assert prefix == state or not self.has_state
         return next_token(prefix, self.vocab_size)
 
     def sample(self, row: ScheduledSequence, token: int | None, result: StepResult) -> None:
@@ -114,7 +138,7 @@ class PagedDevice:
 
     def swap_out(self, output: SchedulerOutput) -> None:
         for swap_id in output.swap_drops:
-            del self.swapped[swap_id]
+            self.swapped.pop(swap_id, None)  # a step that failed may not have come so far
         for order in output.swap_outs:
             assert order.swap_id not in self.swapped
             rows = [self.pool[block * self.block_size + i] for block in order.blocks for i in range(self.block_size)]
@@ -129,9 +153,9 @@ class PagedDevice:
 
     def swap_in(self, output: SchedulerOutput) -> None:
         for order in output.swap_ins:
-            rows, self.states[order.slot] = self.swapped.pop(order.swap_id)
-            for i, row in enumerate(rows):
-                self.pool[order.blocks[i // self.block_size] * self.block_size + i % self.block_size] = row
+            undone = [GARBAGE] * (len(order.blocks) * self.block_size), None
+            rows, self.states[order.slot] = self.swapped.pop(order.swap_id, undone)
+            self.write(order.blocks, 0, rows)
 
 
 def make_scheduler(

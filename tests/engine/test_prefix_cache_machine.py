@@ -27,10 +27,7 @@ from tests.engine.scheduler_machine import (
     SchedulerMachine,
     machine_settings,
 )
-from tests.engine.scheduling import PagedDevice
-
-GARBAGE = -7  # a token that no prompt has
-
+from tests.engine.scheduling import GARBAGE, PagedDevice
 
 class Files:
     """Stands for PrefixDisk: reads are answered when the test says so, and perhaps only in part."""
@@ -133,12 +130,12 @@ class CachedMachine(SchedulerMachine):
             self.spoil(output)
             self.in_flight[-1] = (output, None)
 
-    def launch(self) -> bool:
+    def launch(self, is_undone: bool = False) -> bool:
         """Files that were asked for two launches ago are there by now."""
         while len(self.files.asked) > 2 or (self.files.asked and self.num_launches % 3 == 0):
             self.files.answer()
         self.num_launches += 1
-        return super().launch()
+        return super().launch(is_undone)
 
     @precondition(lambda self: hasattr(self, "files") and self.files.asked)
     @rule(num_damaged=st.integers(0, 2))
@@ -146,13 +143,13 @@ class CachedMachine(SchedulerMachine):
         self.files.answer(num_damaged)
 
     def spoil(self, output: SchedulerOutput) -> None:
-        device, size = self.device, self.device.block_size
+        device = self.device
         for row in output.scheduled:
             table = device.tables[row.slot]
-            for position in range(row.start, row.start + row.num_tokens):
-                device.pool[table[position // size] * size + position % size] = GARBAGE
+            device.write(table, row.start, [GARBAGE] * row.num_tokens)
             state = device.states[row.slot]  # no longer than row.start if the row only samples, late as its mask was
-            device.states[row.slot] = state[: row.start] + [GARBAGE] * len(state[row.start :])
+            if state is not None:
+                device.states[row.slot] = state[: row.start] + [GARBAGE] * len(state[row.start :])
             device.last_token[row.slot] = GARBAGE
 
 
