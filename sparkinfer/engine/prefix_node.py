@@ -18,8 +18,8 @@ class PrefixNode:
     is_suspect: whoever computed it failed; nobody may resume behind it, and it goes with its last user.
     """
 
-    __slots__ = ("block", "children", "depth", "digest", "epoch", "is_alive", "is_suspect", "key", "last_used", "parent",
-                 "path_hash", "snapshot", "users")
+    __slots__ = ("block", "children", "depth", "digest", "epoch", "is_alive", "is_suspect", "key", "last_used",
+                 "parent", "path_hash", "snapshot", "users")
 
     def __init__(self, parent: PrefixNode | None, key: bytes, block: BlockId, path_hash: int, epoch: int = 0) -> None:
         """key: the tokens of this block, int32; for a root, the salt."""

@@ -29,6 +29,7 @@ from tests.engine.scheduler_machine import (
 )
 from tests.engine.scheduling import GARBAGE, PagedDevice
 
+
 class Files:
     """Stands for PrefixDisk: reads are answered when the test says so, and perhaps only in part."""
 
