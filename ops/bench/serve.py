@@ -3,7 +3,9 @@
     python -m ops.bench.serve --model /models/x.gguf --clients 1 8 32 64 --set engine.device=cuda
     python -m ops.bench.serve --url http://127.0.0.1:8081 --clients 1 8 32 64       # any server with /v1/completions
 
-Prompts are random words of about --prompt-tokens tokens that share no beginning; answers have --new-tokens. With
+Prompts are random words of about --prompt-tokens tokens that share no beginning; answers have --new-tokens. "All
+decoding" is the rate of output between the last client's first token and the first client's last one, with nobody's
+prompt left to compute. With
 --model it starts the real supervisor and stops it again. --long-prompt N times one prompt of N tokens instead that
 arrives while --clients streams decode: its time to first token, and the gaps of the streams meanwhile.
 """
@@ -13,9 +15,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import math
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +27,8 @@ from ops.bench.stream_client import Answer, complete, random_words, words_per_to
 from tests.system import harness
 
 BOOT_TIMEOUT_S = 600.0
-HEADINGS = ("clients", "requests", "output tok/s", "prompt tok/s", "TTFT p50 ms", "p99", "ITL p50 ms", "p99", "max")
+HEADINGS = ("clients", "requests", "output tok/s", "all decoding", "prompt tok/s", "TTFT p50 ms", "p99", "ITL p50 ms",
+            "p99", "max")
 
 
 @contextlib.contextmanager
@@ -58,11 +62,29 @@ async def measure(url: str, num_clients: int, count: int, words: int, new_tokens
     cells = (
         num_clients, len(answers),
         f"{sum(answer.output_tokens for answer in answers) / seconds:,.0f}",
+        f"{decode_rate(list(zip(*lists, strict=True))):,.0f}",
         f"{sum(answer.prompt_tokens for answer in answers) / seconds:,.0f}",
         *(f"{np.quantile(ttft, q):.0f}" for q in (0.5, 0.99)),
         *(f"{np.quantile(gaps, q):.1f}" for q in (0.5, 0.99, 1.0)),
     )
     return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def decode_rate(rounds: Sequence[Sequence[Answer]]) -> float:
+    """Tokens a second while all answers of a round come in; NaN if there is no such time.
+
+    An event of a stream counts for as many tokens as its answer has for each on average.
+    """
+    tokens = seconds = 0.0
+    for answers in rounds:
+        start = max(answer.token_times[0] for answer in answers)
+        end = min(answer.token_times[-1] for answer in answers)
+        if end > start:
+            seconds += end - start
+            for answer in answers:
+                events = sum(start < moment <= end for moment in answer.token_times)
+                tokens += events * answer.output_tokens / len(answer.token_times)
+    return tokens / seconds if seconds else math.nan
 
 
 async def measure_long_prompt(url: str, num_streams: int, words: int, stream_words: int) -> str:
