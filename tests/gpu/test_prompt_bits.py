@@ -12,9 +12,12 @@ from torch import Tensor
 from kernels.conv_heads import conv_heads
 from kernels.delta_rule_chunks import ChunkTerms, DeltaRuleInputs, delta_rule_chunks
 from kernels.delta_rule_walk import delta_rule_walk
+from kernels.half_products import half_products
 from kernels.paged_prefill import paged_prefill
 from kernels.rope_store_kv import HeadShape
 from kernels.spans import CHUNK, Spans, pack_spans
+from ops.bench.gpu_timing import capture
+from sparkinfer.model.cuda.row_products import RowProducts, library_product
 
 pytestmark = [
     pytest.mark.gpu,
@@ -89,3 +92,27 @@ def test_delta_net() -> None:
     assert whole[0].isfinite().all()
     for found, expected in zip(mix((CHUNK, 3 * CHUNK, NUM_TOKENS - 4 * CHUNK)), whole, strict=True):
         assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("num_tokens", [64, 100, 512, 700, 2048, 4500])
+@pytest.mark.parametrize(("num_rows", "num_cols"), [(2048, 4096), (9216, 2048), (300, 512)])
+def test_products_of_settled_sizes(num_rows: int, num_cols: int, num_tokens: int) -> None:
+    """The library's own products among them, launched and captured."""
+    asked = []
+
+    def counted(x: Tensor, weight: Tensor, out: Tensor) -> None:
+        asked.append(x.shape[0])
+        library_product(x, weight, out)
+
+    torch.manual_seed(0)
+    products = RowProducts(counted)
+    for size in (64, 512, 2048):
+        products.settle(size, {(num_rows, num_cols)}, torch.device("cuda"))
+    asked.clear()
+    x, weight = (torch.randn(rows, num_cols, device="cuda").half() for rows in (num_tokens, num_rows))
+    expected = half_products(x, weight)
+    assert torch.equal(products.product(x, weight), expected)
+    assert num_tokens < 512 or asked  # shapes of this many rows are not cut along the columns
+    captured = []
+    capture(lambda: captured.append(products.product(x, weight))).replay()
+    assert torch.equal(captured[-1], expected)

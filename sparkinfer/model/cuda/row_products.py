@@ -23,7 +23,7 @@ class RowProducts:
 
     def __init__(self, fast: Product | None = None) -> None:
         """fast: the library's product: x, W, what is written"""
-        self._fast = _library_product if fast is None else fast
+        self._fast = library_product if fast is None else fast
         self._sizes: dict[tuple[int, int], set[int]] = {}
 
     def settle(self, num_tokens: int, shapes: Collection[tuple[int, int]], device: torch.device) -> None:
@@ -58,5 +58,6 @@ class RowProducts:
         return out
 
 
-def _library_product(x: Tensor, weight: Tensor, out: Tensor) -> None:
+def library_product(x: Tensor, weight: Tensor, out: Tensor) -> None:
+    """out = x W^T by cuBLAS."""
     torch.mm(x, weight.T, out_dtype=torch.float32, out=out)
