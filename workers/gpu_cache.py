@@ -22,7 +22,7 @@ from sparkinfer.engine.engine import Engine
 from sparkinfer.engine.memory_plan import MemoryPlan
 from sparkinfer.engine.model_runner import ModelRunner
 from sparkinfer.engine.prefix_cache import token_key
-from sparkinfer.engine.prefix_disk import MAX_QUEUED_WRITES, PrefixDisk
+from sparkinfer.engine.prefix_disk import PrefixDisk
 from sparkinfer.engine.scheduler_output import SchedulerOutput, StateCopy
 from sparkinfer.engine.sequence import SlotId
 from sparkinfer.engine.snapshot_pool import SnapshotId
@@ -35,7 +35,7 @@ log = logging.getLogger("gpu_scheduler")
 
 GIB = 1 << 30
 NOBODY = -1  # no text worker's number: what it would be told is dropped
-SAVES_PER_BATCH = MAX_QUEUED_WRITES // 2
+SAVES_PER_BATCH = 4  # what waits for the disk at once stays within PrefixDisk's limit: a 27B's state takes 150 MB
 SNAPSHOTS_PER_BATCH = 8
 
 

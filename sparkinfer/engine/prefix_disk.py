@@ -24,6 +24,7 @@ import re
 import secrets
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -35,6 +36,7 @@ MAGIC = b"SPKPFX01"
 DIGEST_BYTES = 16
 HEADER_BYTES = len(MAGIC) + DIGEST_BYTES
 MAX_QUEUED_WRITES = 256
+MAX_QUEUED_BYTES = 1 << 30  # host memory that payloads on their way may hold, a state being 60 MB of a 35B-A3B
 
 _FILE = re.compile(r"[0-9a-f]{32}/[0-9a-f]{32}\.(kv|state)")
 
@@ -51,7 +53,7 @@ class PrefixDisk:
         self._lock = threading.Lock()
         self._sizes: OrderedDict[str, int] = OrderedDict()  # least recently used first
         self._num_bytes = 0
-        self._num_queued = 0
+        self._num_queued = self._num_queued_bytes = 0
         try:
             (directory / fingerprint).mkdir(parents=True, exist_ok=True)
             self._scan()
@@ -72,9 +74,14 @@ class PrefixDisk:
 
     def write(self, name: str, payload: bytes) -> None:
         """Keep a payload, in the background; nothing happens if it is there, or if too many wait."""
-        if self._num_queued < MAX_QUEUED_WRITES and not self.has(name):
-            self._num_queued += 1
-            self._writer.submit(self._write, name, payload)
+        with self._lock:
+            num_bytes = self._num_queued_bytes + len(payload)
+            if self._num_queued >= MAX_QUEUED_WRITES or (self._num_queued and num_bytes > MAX_QUEUED_BYTES):
+                return
+            if self.has(name):
+                return
+            self._num_queued, self._num_queued_bytes = self._num_queued + 1, num_bytes
+        self._writer.submit(self._write, name, payload)
 
     def flush(self) -> None:
         """Return when everything written so far is on disk."""
@@ -86,18 +93,23 @@ class PrefixDisk:
         self._writer.shutdown()
 
     def _scan(self) -> None:
+        """Enter what is there into the index. Other servers may take files away meanwhile, or let nobody see theirs."""
         found = []
         for folder in os.scandir(self._directory):
             if folder.is_dir(follow_symlinks=False):
-                for entry in os.scandir(folder.path):
-                    key = f"{folder.name}/{entry.name}"
-                    if _FILE.fullmatch(key):
-                        stat = entry.stat()
-                        found.append((stat.st_mtime_ns, key, stat.st_size))
-                    elif key.startswith(f"{self._folder}/") and entry.name.endswith(".tmp"):
-                        _remove_leftover(Path(entry.path))
+                with contextlib.suppress(FileNotFoundError, PermissionError):
+                    found += [(stat.st_mtime_ns, key, stat.st_size) for key, stat in self._files_in(folder)]
         for _, key, size in sorted(found):
             self._add(key, size)
+
+    def _files_in(self, folder: os.DirEntry[str]) -> Iterator[tuple[str, os.stat_result]]:
+        for entry in os.scandir(folder.path):
+            key = f"{folder.name}/{entry.name}"
+            if _FILE.fullmatch(key):
+                with contextlib.suppress(FileNotFoundError):
+                    yield key, entry.stat()
+            elif folder.name == self._folder and entry.name.endswith(".tmp"):
+                _remove_leftover(Path(entry.path))
 
     def _read_all(self, names: list[str]) -> list[bytes]:
         payloads: list[bytes] = []
@@ -146,7 +158,9 @@ class PrefixDisk:
             log.warning("%s was not written: %s", path, error.strerror)
             _remove(temporary)
         finally:
-            self._num_queued -= 1
+            with self._lock:
+                self._num_queued -= 1
+                self._num_queued_bytes -= len(payload)
 
     def _add(self, key: str, size: int) -> None:
         """Enter a file into the index; the least recently used ones go while there are too many bytes."""

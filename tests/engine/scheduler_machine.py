@@ -61,9 +61,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.in_flight: deque[tuple[SchedulerOutput, StepResult | None]] = deque()  # None: it left garbage
         self.sequences: list[Sequence] = []
         self.emitted: dict[Sequence, list[int]] = {}
+        self.scored: dict[Sequence, list[tuple[int, float]]] = {}
         self.ended: dict[Sequence, int] = {}
         self.aborted: set[int] = set()
         self.failed: set[int] = set()
+        self.poisoned: set[int] = set()      # met NaN, or may have
         self.announced: set[int] = set()
         self.num_requests = 0
         scheduler.output_tokens.forced = SoloTokens(self)
@@ -170,6 +172,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         for sequence in events.queued:
             assert sequence.request_id not in self.announced
             self.announced.add(sequence.request_id)
+        for sequence, token_ids, scores in events.scores:
+            assert sequence not in self.ended
+            assert sequence not in self.emitted
+            positions = [score.logprob for score in scores]
+            self.scored.setdefault(sequence, []).extend(zip(token_ids, positions, strict=True))
         for sequence, token_id in zip(events.sequences, events.token_ids, strict=True):
             assert sequence not in self.ended
             assert sequence.request_id in self.announced
@@ -183,10 +190,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         emitted = self.emitted.get(sequence, [])
         assert emitted == sequence.output_token_ids
         limit = min(MAX_MODEL_LEN, self.capacity) - sequence.num_prompt_tokens
-        if sequence.num_prompt_tokens == 0 or limit <= 0:
+        if sequence.num_prompt_tokens == 0 or limit < min(1, sequence.sampling.max_tokens):
             assert sequence.finish_reason == FinishReason.ERROR
             return
         solo = solo_output(sequence.prompt_token_ids, min(sequence.sampling.max_tokens, limit), self.vocab_size)
+        if sequence.code == "nan_logits":
+            assert id(sequence) in self.poisoned
+            return
+        self.check_scores(sequence)
         if sequence.code == "no_capacity":
             assert not emitted
             assert sequence.status_code == 429
@@ -200,6 +211,16 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert emitted == solo
             full = len(solo) == min(sequence.sampling.max_tokens, limit)
             assert sequence.finish_reason == (FinishReason.LENGTH if full else FinishReason.STOP)
+
+    def check_scores(self, sequence: Sequence) -> None:
+        """Each token of the prompt once, in order; all of them by the first token of the output, and by the end."""
+        scored = self.scored.get(sequence, [])
+        first = sequence.sampling.prompt_logprobs_from
+        wanted = [(t, float(i)) for i, t in enumerate(sequence.prompt_token_ids) if i >= first]
+        if sequence.sampling.prompt_logprobs is None:
+            wanted = []
+        is_whole = sequence in self.emitted or sequence.finish_reason in (FinishReason.LENGTH, FinishReason.STOP)
+        assert scored == (wanted if is_whole else wanted[: len(scored)])
 
     @invariant()
     def nothing_is_lost(self):

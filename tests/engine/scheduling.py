@@ -12,7 +12,7 @@ from sparkinfer.engine.cache_manager import CacheManager
 from sparkinfer.engine.mask_source import NO_MASK_ROW
 from sparkinfer.engine.prefix_cache import PrefixCache
 from sparkinfer.engine.scheduler import Scheduler
-from sparkinfer.engine.scheduler_output import ScheduledSequence, SchedulerOutput, StepResult
+from sparkinfer.engine.scheduler_output import Logprobs, ScheduledSequence, SchedulerOutput, StepResult
 from sparkinfer.engine.sequence import Sequence
 from sparkinfer.engine.snapshot_pool import SnapshotPool
 from sparkinfer.engine.swap_space import SwapSpace
@@ -78,6 +78,9 @@ class PagedDevice:
                 token = self.compute(row, table)
             if row.samples:
                 self.sample(row, token, result)
+        for chunk in output.scored:
+            first = chunk.row.start + chunk.first + 1
+            result.scores.append([Logprobs(float(first + i), [], []) for i in range(len(chunk.token_ids))])
         return result
 
     def take_blocks(self, row: ScheduledSequence) -> list[int]:
@@ -122,7 +125,7 @@ class PagedDevice:
             self.pool[table[i // self.block_size] * self.block_size + i % self.block_size]
             for i in range(row.start + row.num_tokens)
         ]
-        if self.has_state and GARBAGE in (*prefix, *state):
+        if GARBAGE in prefix or (self.has_state and GARBAGE in state):
             return GARBAGE
         assert prefix == state or not self.has_state
         return next_token(prefix, self.vocab_size)
@@ -133,6 +136,8 @@ class PagedDevice:
             self.late[row.slot] = token
             result.late_rows.append(len(result.token_ids))
             token = NO_TOKEN
+        if token == GARBAGE:
+            result.nan_rows.append(len(result.token_ids))
         self.last_token[row.slot] = token
         result.token_ids.append(token)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
+from sparkinfer.engine import prefix_disk
 from sparkinfer.engine.prefix_disk import HEADER_BYTES, PrefixDisk
 from sparkinfer.errors import ConfigError
 
@@ -74,6 +76,39 @@ def test_the_least_recently_used_file_goes_first(open_disk):
     disk.write(NAMES[3], bytes(10))
     disk.flush()
     assert [disk.has(name) for name in NAMES[:4]] == [True, False, True, True]
+
+
+def test_files_that_another_server_removes_meanwhile_are_not_missed(open_disk, monkeypatch):
+    disk = open_disk()
+    for name in NAMES[:3]:
+        disk.write(name, bytes(10))
+    disk.flush()
+    scandir = os.scandir
+
+    def scan(path):
+        for entry in list(scandir(path)):
+            if entry.name == NAMES[1]:
+                os.unlink(entry.path)
+            yield entry
+
+    monkeypatch.setattr(os, "scandir", scan)
+    again = open_disk()
+    assert [again.has(name) for name in NAMES[:3]] == [True, False, True]
+
+
+def test_payloads_that_wait_for_a_slow_disk_are_bounded_in_bytes(open_disk, monkeypatch):
+    monkeypatch.setattr(prefix_disk, "MAX_QUEUED_BYTES", 25)
+    disk = open_disk()
+    may_write = threading.Event()
+    disk._writer.submit(may_write.wait)
+    for name in NAMES[:4]:
+        disk.write(name, bytes(10))
+    may_write.set()
+    disk.flush()
+    assert [disk.has(name) for name in NAMES[:4]] == [True, True, False, False]
+    disk.write(NAMES[4], bytes(100))  # one alone may be of any size
+    disk.flush()
+    assert disk.has(NAMES[4])
 
 
 def test_leftovers_of_a_crash_and_strange_files_do_no_harm(open_disk, tmp_path):
