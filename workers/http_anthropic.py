@@ -32,7 +32,8 @@ class AnthropicRoutes:
         """POST /v1/messages/count_tokens"""
         self._generations.accepting()
         body = await exchange.json_object()
-        prompt, policy = parse_messages_prompt(body, strip_billing_line=self._strip_billing_line)
+        parse = functools.partial(parse_messages_prompt, strip_billing_line=self._strip_billing_line)
+        prompt, policy = await exchange.on_body(parse, body)
         encoded = await self._prompts.encode(PromptQuestion(prompt, policy, read_format(body)))
         return json_response({"input_tokens": len(encoded.token_ids)})
 

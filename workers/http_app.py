@@ -19,6 +19,7 @@ from sparkinfer.config import ServerConfig
 from sparkinfer.errors import RequestError
 from workers.http_access_log import AccessLog
 from workers.http_api_keys import ApiKeys
+from workers.http_body_thread import BodyThread
 from workers.http_documents import Documents
 from workers.http_exchange import Connection, Exchange, Response, Scope, error_response
 from workers.http_front_door import FrontDoor, request_id_of
@@ -61,6 +62,7 @@ class HttpApp:
         self._access_log = access_log
         self._max_body_bytes = config.max_body_mib << 20
         self._max_unsent_bytes = config.max_unsent_kib << 10
+        self._bodies = BodyThread()
         self._routes = routes
         self._sockets = sockets
         self._open_sockets: dict[Socket, asyncio.Event] = {}  # each with what is set when it is closed
@@ -82,7 +84,7 @@ class HttpApp:
 
     async def _answer(self, path: str, scope: Scope, connection: Connection) -> None:
         route = self._route(path)
-        exchange = Exchange(scope, connection, path, self._max_body_bytes)
+        exchange = Exchange(scope, connection, path, self._max_body_bytes, self._bodies)
         exchange.request_id = request_id_of(scope)
         exchange.common_headers = [
             *self._front_door.common_headers(scope, exchange.request_id),
@@ -115,7 +117,8 @@ class HttpApp:
         if serve is None or status != 101:
             connection.close(status)
             return
-        socket = Socket(scope, await connection.accept(), self._max_body_bytes, self._max_unsent_bytes)
+        transport = await connection.accept()
+        socket = Socket(scope, transport, self._bodies, self._max_body_bytes, self._max_unsent_bytes)
         closed = self._open_sockets[socket] = asyncio.Event()
         try:
             await serve(socket)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, TypeVarTuple
 
 from granian.rsgi import ProtocolClosed  # type: ignore[attr-defined]  # public, though its stub does not say so
 
@@ -20,6 +20,10 @@ from sparkinfer.api.sse import encode_json
 from sparkinfer.api.usage import Usage
 from sparkinfer.errors import RequestError
 from workers.http_answer import Transport
+from workers.http_body_thread import BodyThread
+
+Ts = TypeVarTuple("Ts")
+T = TypeVar("T")
 
 MAX_DISCARDED = 4  # times the limit, of a body that is too large
 BODY_TIMEOUT_S = 300.0  # a 16 MiB body over 1 Mbit/s takes 130 s
@@ -74,7 +78,7 @@ class Exchange:
     """A request and the means to answer it."""
 
     def __init__(
-        self, scope: Scope, connection: Connection, path: str, max_body_bytes: int,
+        self, scope: Scope, connection: Connection, path: str, max_body_bytes: int, bodies: BodyThread,
         body: dict[str, Any] | None = None,
     ) -> None:
         """path: below the prefix, without a slash at its end. body: where it came another way and is parsed already."""
@@ -86,7 +90,9 @@ class Exchange:
         self.client_id = 0  # which API key it came with, 0 where none is asked for
         self.common_headers: Headers = []  # of the response, whatever it is
         self.sent_status = 200  # of a response that the route sent itself
+        self.num_body_bytes = 0  # once it is read
         self.usage: Usage | None = None  # of a generation, once it is accepted
+        self._bodies = bodies
         self._body = body  # once it is read
         self._max_body_bytes = max_body_bytes
 
@@ -110,17 +116,23 @@ class Exchange:
     async def json_object(self) -> dict[str, Any]:
         """The body as a JSON object, whatever its content type says; 400, 408, 413 or 415 otherwise."""
         if self._body is None:
-            self._body = await self._read_object()
+            data = await self._read_json()
+            self.num_body_bytes = len(data)
+            self._body = await self.on_body(parse_object, data)
         return self._body
 
-    async def _read_object(self) -> dict[str, Any]:
+    async def on_body(self, call: Callable[[*Ts], T], *args: *Ts) -> T:
+        """What `call` makes of the body that was read; a large one's is made on a thread."""
+        return await self._bodies.run(self.num_body_bytes, call, *args)
+
+    async def _read_json(self) -> bytes:
         if self.header("content-encoding").lower() not in ("", "identity"):
             raise RequestError(415, f"Content-Encoding {self.header('content-encoding')[:64]!r} is not supported")
         if self.header("content-type").lower().startswith("multipart/"):
             raise RequestError(415, "The request body must be JSON, not multipart")
         try:
             async with asyncio.timeout(BODY_TIMEOUT_S):
-                return parse_object(await self._read())
+                return await self._read()
         except TimeoutError as error:
             raise RequestError(408, f"The request body did not arrive within {BODY_TIMEOUT_S:g} s") from error
 

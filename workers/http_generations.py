@@ -142,7 +142,7 @@ class Generations:
             if ready is not None:
                 error = None
                 return ready
-            generation, make_reply = plan(content, info, self._request_ids.new)
+            generation, make_reply = await exchange.on_body(plan, content, info, self._request_ids.new)
             generation = generation.of_client(
                 exchange.client_id, explain_cache=exchange.header("x-sparkinfer-explain-cache") == "1"
             )

@@ -25,6 +25,8 @@ class Channel:
     """What a prediction takes for its connection: the answer goes out as messages, and a message cancels it."""
 
     def __init__(self, socket: Socket, channel_id: int) -> None:
+        """Made where the message that asks for it has just been received."""
+        self.num_asked_bytes = socket.num_received_bytes
         self._socket = socket
         self._cancelled = asyncio.Event()
         self._id = channel_id
@@ -89,6 +91,7 @@ async def predict(channel: Channel, exchange: Exchange, generations: Generations
 
 def new_exchange(socket: Socket, channel: Channel, path: str, client_id: int, body: dict[str, Any]) -> Exchange:
     """The prediction as the routes know requests."""
-    exchange = Exchange(socket.scope, channel, path, 0, body)
+    exchange = Exchange(socket.scope, channel, path, 0, socket.bodies, body)
+    exchange.num_body_bytes = channel.num_asked_bytes
     exchange.client_id = client_id
     return exchange

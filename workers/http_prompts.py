@@ -39,7 +39,8 @@ class Prompts:
         body = await exchange.json_object()
         with_ids = read_bool(body, "return_token_ids", False)
         with_pieces = read_bool(body, "return_pieces", False)
-        encoded = await self.encode(_read_question(body, info), with_pieces=with_pieces)
+        question = await exchange.on_body(_read_question, body, info)
+        encoded = await self.encode(question, with_pieces=with_pieces)
         document = _limits(info, encoded)
         if with_ids or with_pieces:
             document["token_ids"] = encoded.token_ids
@@ -51,7 +52,7 @@ class Prompts:
         """POST /v1/apply-template: the text that the model would read for a chat body."""
         info = self._generations.accepting()
         body = await exchange.json_object()
-        encoded = await self.encode(_read_chat(body), with_text=True)
+        encoded = await self.encode(await exchange.on_body(_read_chat, body), with_text=True)
         return json_response({"prompt": encoded.text, **_limits(info, encoded)})
 
     async def detokenize(self, exchange: Exchange) -> Response:
@@ -64,7 +65,7 @@ class Prompts:
         values = as_list(body.get(key), key)
         if len(values) > MAX_TOKEN_IDS:
             fail(key, f"must have at most {MAX_TOKEN_IDS} ids, got {len(values)}")
-        token_ids = read_token_ids(values, info.vocab_size, key)
+        token_ids = await exchange.on_body(read_token_ids, values, info.vocab_size, key)
         skip_special = read_bool(body, "skip_special_tokens", False)
         answer = TokenAnswer()
         self._pool.decode(answer, self._request_ids.new(), token_ids, skip_special)

@@ -50,7 +50,7 @@ class ResponsesRoutes:
         self._generations.accepting()
         body = await exchange.json_object()
         history = await self._store.history(exchange.client_id, body)
-        asked = parse_responses_prompt(body, lambda _: history)
+        asked = await exchange.on_body(parse_responses_prompt, body, lambda _: history)
         encoded = await self._prompts.encode(PromptQuestion(asked.prompt, asked.policy, asked.output_format))
         return json_response({"object": "response.input_tokens", "input_tokens": len(encoded.token_ids)})
 

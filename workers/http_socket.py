@@ -14,6 +14,7 @@ from granian.rsgi import ProtocolClosed  # type: ignore[attr-defined]  # public,
 
 from sparkinfer.api.json_body import parse_object
 from sparkinfer.errors import RequestError
+from workers.http_body_thread import BodyThread
 from workers.http_exchange import Scope
 
 log = logging.getLogger("http")
@@ -47,9 +48,14 @@ class SocketConnection(Protocol):
 class Socket:
     """An accepted WebSocket that carries JSON objects as text."""
 
-    def __init__(self, scope: Scope, transport: SocketTransport, max_message_bytes: int, max_unsent_bytes: int) -> None:
+    def __init__(
+        self, scope: Scope, transport: SocketTransport, bodies: BodyThread, max_message_bytes: int,
+        max_unsent_bytes: int,
+    ) -> None:
         """max_unsent_bytes: 0 for no bound."""
         self.scope = scope
+        self.bodies = bodies
+        self.num_received_bytes = 0  # of the last message
         self._transport = transport
         self._max_message_bytes = max_message_bytes
         self._max_unsent_bytes = max_unsent_bytes
@@ -71,7 +77,8 @@ class Socket:
         data = message.data.encode() if isinstance(message.data, str) else message.data
         if len(data) > self._max_message_bytes:
             raise RequestError(413, f"The message is larger than {self._max_message_bytes} bytes")
-        return parse_object(data)
+        self.num_received_bytes = len(data)
+        return await self.bodies.run(len(data), parse_object, data)
 
     def send(self, text: str) -> None:
         """Send in order, some time soon."""

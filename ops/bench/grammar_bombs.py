@@ -24,7 +24,8 @@ LETTERS = {"type": "regex", "regex": "[a-z ]{1,100000}"}
 
 def stream(url: str, fields: dict[str, Any], tokens: int, gaps: list[float]) -> None:
     """Read one stream to its end; gaps: seconds between its pieces."""
-    body = {"messages": [{"role": "user", "content": "one two three four " * 8}], "max_tokens": tokens, "stream": True}
+    question = [{"role": "user", "content": "one two three four " * 8}]
+    body = {"messages": question, "max_tokens": tokens, "ignore_eos": True, "stream": True}
     with httpx.stream("POST", f"{url}/v1/chat/completions", json=body | fields, timeout=120) as response:
         last_at = None
         for line in response.iter_lines():
@@ -66,7 +67,7 @@ def bombs(step_us: int) -> None:
             answers: list[str] = []
             attacker = threading.Thread(target=attack, args=(server.url, attacks.get(name), answers))
             attacker.start()
-            gaps = np.concatenate(streams(server.url, [{}] * 16, 400)) * 1e3
+            gaps = np.concatenate(streams(server.url, [{}] * 16, 700)) * 1e3
             attacker.join()
             print(f"{name:20} gaps p50 {np.median(gaps):.2f} ms, p99 {np.percentile(gaps, 99):.2f} ms, "
                   f"max {gaps.max():.1f} ms; {', '.join(answers)}")

@@ -23,6 +23,7 @@ from tests.api.app_server import AppServer, finished
 from tests.certificates import make_certificate
 from workers.http_access_log import AccessLog
 from workers.http_api_keys import ApiKeys
+from workers.http_body_thread import BodyThread
 from workers.http_exchange import Exchange
 from workers.http_server import make_server
 from workers.http_slow_clients import CHECK_BYTES, Connections, UnreadMeter
@@ -172,7 +173,7 @@ def test_access_log_tells_no_text(app: AppServer, capfd: pytest.CaptureFixture[s
     class Scope:
         method, path, client, headers = "POST", "/v1/completions" + "x" * 999, "127.0.0.1:1", {}
 
-    exchange = Exchange(Scope(), None, "/v1/completions", 1)  # type: ignore[arg-type]
+    exchange = Exchange(Scope(), None, "/v1/completions", 1, BodyThread())  # type: ignore[arg-type]
     exchange.request_id = "req_1"
     AccessLog("http-0", is_enabled=False).write(exchange, 200)
     AccessLog("http-0", is_enabled=True).write(exchange, 404)
