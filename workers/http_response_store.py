@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sparkinfer.api.responses.store import BUSY_S, ResponseStore, StoredResponse
+from sparkinfer.api.responses.database import BUSY_S
+from sparkinfer.api.responses.store import ResponseStore, StoredResponse
 from sparkinfer.api.schema import Object
 from sparkinfer.config import ServerConfig
 from sparkinfer.errors import ConfigError

@@ -94,11 +94,84 @@ def test_a_history_that_is_gone() -> None:
     assert (raised.value.status, raised.value.code) == (400, "previous_response_not_found")
 
 
-def test_a_file_that_is_no_database(tmp_path: Path) -> None:
-    path = tmp_path / "r.sqlite"
-    path.write_text("not a database, and long enough to be told from an empty one" * 100)
+def test_a_place_where_no_database_can_be(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="responses_directory"):
-        ResponseStore(str(path), 10, 1 << 20)
+        ResponseStore(str(tmp_path / "missing" / "r.sqlite"), 10, 1 << 20)
+    (tmp_path / "r.sqlite").mkdir()
+    with pytest.raises(ConfigError, match="responses_directory"):
+        ResponseStore(str(tmp_path / "r.sqlite"), 10, 1 << 20)
+
+
+@pytest.mark.parametrize("damage", ["no database", "torn", "cut off"])
+def test_a_damaged_file_is_moved_aside_when_it_is_opened(
+    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "r.sqlite"
+    store = ResponseStore(str(path), 10, 1 << 20)
+    assert store.put(0, stored("a", 50_000))
+    store.close()
+    data = path.read_bytes()
+    damaged = {"no database": b"words" * 9000, "torn": data[:50] + b"\xff" * 4046 + data[4096:], "cut off": data[:1000]}
+    path.write_bytes(damaged[damage])
+    again = ResponseStore(str(path), 10, 1 << 20)
+    assert names(again, "a") == []
+    assert again.put(0, stored("b"))
+    again.close()
+    assert (tmp_path / "r.sqlite.damaged").read_bytes()[:40] == damaged[damage][:40]
+    assert "is damaged" in caplog.text
+
+
+def test_damage_while_two_processes_use_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "r.sqlite"
+    first, second = (ResponseStore(str(path), 10, 1 << 20) for _ in range(2))
+    assert first.put(0, stored("a", 50_000))
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with path.open("r+b") as file:
+        file.write(b"\xff" * (1 << 16))
+    assert [names(second, "a") for _ in range(2)] == [[], []]
+    assert first.put(0, stored("b"))
+    assert second.put(0, stored("c"))
+    assert names(first, "b", "c") == names(second, "b", "c") == ["b", "c"]
+    assert {file.name for file in tmp_path.iterdir()} >= {"r.sqlite", "r.sqlite.damaged"}
+    for store in (first, second):
+        store.close()
+
+
+def test_a_log_that_was_emptied_costs_what_was_in_it(tmp_path: Path) -> None:
+    path = tmp_path / "r.sqlite"
+    first, second = (ResponseStore(str(path), 10, 1 << 20) for _ in range(2))
+    assert first.put(0, stored("a", 50_000))
+    (tmp_path / "r.sqlite-wal").write_bytes(b"")
+    names(second, "a")
+    for store in (first, second):
+        store.put(0, stored("lost"))
+        assert store.put(0, stored("b" if store is first else "c"))
+        assert names(store, "b" if store is first else "c")
+        store.close()
+
+
+def test_a_file_that_was_taken_away_is_begun_anew(tmp_path: Path) -> None:
+    path = tmp_path / "r.sqlite"
+    store = ResponseStore(str(path), 10, 1 << 20)
+    assert store.put(0, stored("a"))
+    for file in tmp_path.iterdir():
+        file.unlink()
+    assert store.put(0, stored("b"))
+    assert names(store, "a", "b") == ["b"]
+    store.close()
+
+
+def test_a_damaged_response_is_not_found(tmp_path: Path) -> None:
+    path = tmp_path / "r.sqlite"
+    store = ResponseStore(str(path), 10, 1 << 20)
+    assert store.put(0, stored("a"))
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute("UPDATE responses SET response = ?", (b"{torn",))
+        other.commit()
+    with pytest.raises(RequestError, match="not found"):
+        store.get(0, "a")
+    store.close()
 
 
 def test_a_database_that_takes_nothing() -> None:

@@ -10,6 +10,7 @@ import anthropic
 import httpx
 import ollama
 import openai
+import psutil
 import pytest
 
 from sparkinfer.doctor.anthropic_stream import check_messages_stream
@@ -129,3 +130,20 @@ def test_stored_responses_survive_a_restart(embedded_model: Path, tmp_path: Path
         again = {"input": "Go on.", "previous_response_id": stored}
         assert httpx.post(f"{server.url}/v1/responses", json=again, timeout=60).status_code == 200
         assert httpx.delete(f"{server.url}/v1/responses/{stored}", timeout=10).json()["deleted"] is True
+
+
+def test_a_damaged_store_costs_what_was_stored(embedded_model: Path, tmp_path: Path) -> None:
+    settings = (*SCRIPTED, "model.max_model_len=512", f"server.responses_directory={tmp_path}")
+    with Server(embedded_model, *settings) as server:
+        body = {"input": ASK, "store": True}
+        lost = httpx.post(f"{server.url}/v1/responses", json=body, timeout=60).json()["id"]
+        for name in ("responses.sqlite", "responses.sqlite-wal"):
+            (tmp_path / name).write_bytes(b"no database at all" * 500)
+        worker = server.worker("http-0")
+        worker.kill()
+        psutil.wait_procs([worker], timeout=10)
+        server.wait_ready_again()
+        assert httpx.get(f"{server.url}/v1/responses/{lost}", timeout=10).status_code == 404
+        kept = httpx.post(f"{server.url}/v1/responses", json=body, timeout=60).json()["id"]
+        assert httpx.get(f"{server.url}/v1/responses/{kept}", timeout=10).json()["id"] == kept
+        assert (tmp_path / "responses.sqlite.damaged").read_bytes().startswith(b"no database")

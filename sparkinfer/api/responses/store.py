@@ -6,19 +6,17 @@ Knows no HTTP. One thread at a time. A call takes a few milliseconds, and longer
 from __future__ import annotations
 
 import logging
-import os
 import sqlite3
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
+from sparkinfer.api.responses.database import Database
 from sparkinfer.errors import ConfigError, RequestError
 
 log = logging.getLogger("responses")
 
 MAX_RESPONSE_BYTES = 16 << 20  # with all the turns before it: some 50 ms to write and read as JSON
-BUSY_S = 2.0  # while another process writes
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS responses (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -55,18 +53,13 @@ class ResponseStore:
         self._max_responses = max_responses
         self._max_bytes = max_bytes
         try:
-            if path != ":memory:":
-                os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # conversations: their owner's alone
-            self._database = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
-            self._database.execute("PRAGMA journal_mode=WAL")
-            self._database.execute("PRAGMA synchronous=NORMAL")
-            self._database.execute(_SCHEMA)
+            self._database = Database(path, _SCHEMA)
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(f"[server] responses_directory: {path}: {error}") from None
 
     def wait_at_most(self, seconds: float) -> None:
         """How long the next calls wait for another process that writes."""
-        self._database.execute(f"PRAGMA busy_timeout = {max(0, int(seconds * 1000))}")
+        self._database.wait_at_most(seconds)
 
     def put(self, owner: int, stored: StoredResponse) -> bool:
         """Keep a finished response; False where there is no room for it, or the database takes nothing."""
@@ -77,11 +70,10 @@ class ResponseStore:
             return False
         row = (stored.response["id"], owner, num_bytes, response, items)
         try:
-            with self._database:
-                self._database.execute(
-                    "INSERT INTO responses (id, owner, num_bytes, response, input) VALUES (?, ?, ?, ?, ?)", row
-                )
-                self._database.execute(_EVICT, (self._max_responses, self._max_bytes))
+            self._database.execute(
+                "INSERT INTO responses (id, owner, num_bytes, response, input) VALUES (?, ?, ?, ?, ?)", row
+            )
+            self._database.execute(_EVICT, (self._max_responses, self._max_bytes))
         except sqlite3.Error as error:
             log.error("%s was not stored: %s", stored.response["id"], error)
             return False
@@ -90,15 +82,17 @@ class ResponseStore:
     def get(self, owner: int, response_id: str) -> StoredResponse:
         """RequestError(404) when there is none of that id."""
         for response, items in self._select(owner, response_id):
-            return StoredResponse(msgspec.json.decode(response), msgspec.json.decode(items))
+            try:
+                return StoredResponse(msgspec.json.decode(response), msgspec.json.decode(items))
+            except msgspec.DecodeError as error:
+                log.error("%s is damaged: %s", response_id[:64], error)
         raise RequestError(404, f"Response with id {response_id[:64]!r} not found.", code="response_not_found")
 
     def delete(self, owner: int, response_id: str) -> None:
         """RequestError(404) when there is none of that id."""
         self.get(owner, response_id)
         try:
-            with self._database:
-                self._database.execute("DELETE FROM responses WHERE id = ? AND owner = ?", (response_id, owner))
+            self._database.execute("DELETE FROM responses WHERE id = ? AND owner = ?", (response_id, owner))
         except sqlite3.Error as error:
             log.error("%s was not deleted: %s", response_id[:64], error)
             raise RequestError(503, "Stored responses cannot be changed at the moment") from None
@@ -122,11 +116,11 @@ class ResponseStore:
     def close(self) -> None:
         self._database.close()
 
-    def _select(self, owner: int, response_id: str) -> Sequence[tuple[bytes, bytes]]:
+    def _select(self, owner: int, response_id: str) -> list[tuple[bytes, bytes]]:
         try:
             return self._database.execute(
                 "SELECT response, input FROM responses WHERE id = ? AND owner = ?", (response_id, owner)
-            ).fetchall()
+            )
         except sqlite3.Error as error:
             log.error("stored responses cannot be read: %s", error)
             raise RequestError(503, "Stored responses cannot be read at the moment") from None
