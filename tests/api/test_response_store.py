@@ -162,6 +162,23 @@ def test_a_file_that_was_taken_away_is_begun_anew(tmp_path: Path) -> None:
     store.close()
 
 
+def test_what_cannot_be_opened_is_tried_again(tmp_path: Path) -> None:
+    path = tmp_path / "r.sqlite"
+    store = ResponseStore(str(path), 10, 1 << 20)
+    assert store.put(0, stored("a"))
+    for file in tmp_path.iterdir():
+        file.unlink()
+    path.mkdir()
+    for _ in range(2):
+        store.wait_at_most(1.0)
+        assert not store.put(0, stored("b"))
+    path.rmdir()
+    store.wait_at_most(1.0)
+    assert store.put(0, stored("c"))
+    assert names(store, "a", "b", "c") == ["c"]
+    store.close()
+
+
 def test_a_damaged_response_is_not_found(tmp_path: Path) -> None:
     path = tmp_path / "r.sqlite"
     store = ResponseStore(str(path), 10, 1 << 20)

@@ -31,15 +31,17 @@ class Database:
         """
         self._path = path
         self._schema = schema
-        self._file: tuple[int, int] | None = None  # device and inode
+        self._file: tuple[int, int] | None = None  # device and inode; None where nothing is open
+        self._busy_ms = int(BUSY_S * 1000)
         with self._alone():
             self._connection = self._opened()
 
     def execute(self, statement: str, parameters: tuple[Any, ...] = ()) -> list[Any]:
         """All rows. Raises sqlite3.Error; after damage the next call finds an empty database."""
-        if self._path != _IN_MEMORY and self._file != _identity(self._path):
+        if self._path != _IN_MEMORY and (self._file is None or self._file != _identity(self._path)):
             self._open_again(is_damaged=False)
         try:
+            self._connection.execute(f"PRAGMA busy_timeout = {self._busy_ms}")
             return self._connection.execute(statement, parameters).fetchall()
         except sqlite3.Error as error:
             if self._path != _IN_MEMORY and _kind(error) in (*_DAMAGE, sqlite3.SQLITE_IOERR):
@@ -48,7 +50,7 @@ class Database:
 
     def wait_at_most(self, seconds: float) -> None:
         """How long the next calls wait for another process that writes."""
-        self._connection.execute(f"PRAGMA busy_timeout = {max(0, int(seconds * 1000))}")
+        self._busy_ms = max(0, int(seconds * 1000))
 
     def close(self) -> None:
         self._connection.close()
