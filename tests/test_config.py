@@ -40,11 +40,20 @@ def test_precedence() -> None:
     assert (publish.quantization, publish.hugging_face_id, publish.openrouter_provider) == ("q2", "a/b", True)
 
 
+def test_a_context_as_long_as_memory_allows_has_a_word(tmp_path: Path) -> None:
+    path = tmp_path / "auto.toml"
+    path.write_text('[model]\nmax_model_len = "auto"\n')
+    assert load_config(str(path), (), {}) == Config()
+    assert load_config(str(path), ["model.max_model_len=512"], {}).model.max_model_len == 512
+    assert load_config(None, ["model.max_model_len=auto"], {}) == Config()
+
+
 BAD = [
     ("publish.prompt_price_usd=1e-7", "US dollars"), ("publish.prompt_price_usd=-1", "US dollars"),
     ("publish.requests_per_minute=-1", "allowed"), ("server.path_prefix=llm", "path such as"),
     ("server.path_prefix=/llm/", "path such as"), ("server.cors_orgins=*", "did you mean cors_origins"),
     ("publisher.x=1", "did you mean publish"), ("server.max_unsent_kib=many", "an integer"), ("server.port", "--set"),
+    ("model.max_model_len=automatic", "an integer"),
 ]  # fmt: skip
 
 
