@@ -286,6 +286,9 @@ class Scheduler:
             self._placement.release(sequence, is_sound=sequence.status_code in (0, 504))
         else:
             self._placement.forget(sequence)
+            if sequence.arrival_number >= 0:
+                self._waiting.remove(sequence)
+        self._admission_control.deadlines.discard(sequence)
         self.open_requests.move(sequence, SequenceStatus.FINISHED)
         sequence.finish_reason = reason
         sequence.finished_at = now

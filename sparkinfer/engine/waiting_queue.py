@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import insort
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 
 from sparkinfer.engine.fair_share import FairShare
@@ -16,21 +16,16 @@ class _Level:
 
     def __init__(self) -> None:
         self.preempted: list[tuple[int, Sequence]] = []        # heap by arrival
-        self.newcomers: dict[int, deque[Sequence]] = {}        # by client, in order of arrival
+        self.newcomers: dict[int, OrderedDict[Sequence, None]] = {}  # by client, in order of arrival; none is empty
 
     def head(self, fair_share: FairShare) -> Sequence | None:
         while self.preempted:
             if self.preempted[0][1].status == SequenceStatus.WAITING:
                 return self.preempted[0][1]
             heapq.heappop(self.preempted)
-        for client_id, queue in list(self.newcomers.items()):
-            while queue and queue[0].status != SequenceStatus.WAITING:
-                queue.popleft()
-            if not queue:
-                del self.newcomers[client_id]
         if not self.newcomers:
             return None
-        heads = (queue[0] for queue in self.newcomers.values())
+        heads = (next(iter(queue)) for queue in self.newcomers.values())
         return min(heads, key=lambda head: (fair_share.served(head.client_id), head.arrival_number))
 
 
@@ -38,8 +33,7 @@ class WaitingQueue:
     """Order: priority; then those that were preempted, by arrival; then the least served client; then arrival.
 
     What was preempted comes back before any newcomer: its client watches a stream that stands still.
-    A sequence that finishes while it waits is skipped when it comes up. One that `is_put_off` when it comes up is set
-    aside until it is not, and is then the first of its priority.
+    One that `is_put_off` when it comes up is set aside until it is not, and is then the first of its priority.
     """
 
     def __init__(self, is_put_off: Callable[[Sequence], bool]) -> None:
@@ -57,7 +51,7 @@ class WaitingQueue:
         if sequence.num_preemptions:
             heapq.heappush(level.preempted, (sequence.arrival_number, sequence))
         else:
-            level.newcomers.setdefault(sequence.client_id, deque()).append(sequence)
+            level.newcomers.setdefault(sequence.client_id, OrderedDict())[sequence] = None
 
     def head(self) -> Sequence | None:
         """The sequence to admit next, None when nobody waits who is not set aside."""
@@ -75,21 +69,22 @@ class WaitingQueue:
                 return head
         return best
 
-    def remove(self, head: Sequence) -> None:
-        """Take out what `head` returned."""
-        if head in self._aside:
-            self._aside.remove(head)
+    def remove(self, sequence: Sequence) -> None:
+        """Take out what `head` returned, or one that is about to end; of those, preempted ones go when they come up."""
+        if sequence in self._aside:
+            self._aside.remove(sequence)
             return
-        level = self._levels[head.priority]
-        if head.num_preemptions:
-            heapq.heappop(level.preempted)
-        else:
-            level.newcomers[head.client_id].popleft()
+        level = self._levels[sequence.priority]
+        if sequence.num_preemptions:
+            if level.preempted[0][1] is sequence:
+                heapq.heappop(level.preempted)
+            return
+        queue = level.newcomers[sequence.client_id]
+        del queue[sequence]
+        if not queue:
+            del level.newcomers[sequence.client_id]
 
     def _head_aside(self) -> Sequence | None:
         """The best of those set aside whose time has come."""
-        if not self._aside:
-            return None
-        self._aside = [sequence for sequence in self._aside if sequence.status == SequenceStatus.WAITING]
         ready = (sequence for sequence in self._aside if not self._is_put_off(sequence))
         return min(ready, key=lambda sequence: sequence.priority, default=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import weakref
 
 import pytest
 from hypothesis import given, settings
@@ -22,6 +23,10 @@ def step(scheduler, now: float):
     return output
 
 
+class Tokens(list):
+    """A list that can be seen to go."""
+
+
 def codes(sequences) -> list[int]:
     return [sequence.status_code for sequence in sequences]
 
@@ -38,6 +43,29 @@ def test_a_wait_ends_with_429_and_everything_free(limits):
     assert (waiting.finish_reason, waiting.status_code, waiting.code) == (FinishReason.ERROR, 429, "no_capacity")
     assert (scheduler.num_admission_waits, scheduler.num_admission_wait_timeouts) == (1, 1)
     scheduler.check_integrity()
+
+
+@pytest.mark.parametrize("how", ["runs", "waits"])
+def test_nothing_is_held_of_what_has_ended_while_one_goes_on(how: str) -> None:
+    """A stream or a wait of minutes is the oldest of thousands that came and went."""
+    scheduler = make_scheduler(num_blocks=40, request_timeout_s=1000.0, max_num_seqs=2 if how == "runs" else 1)
+    oldest = make_sequence(0, [1] * 4)
+    add(scheduler, oldest)
+    step(scheduler, 0.0)
+    if how == "waits":
+        add(scheduler, make_sequence(1, [1] * 4, priority=0))
+    others = []
+    for number in range(2, 22):
+        prompt = Tokens([1] * 4)
+        others.append(weakref.ref(prompt))
+        add(scheduler, make_sequence(number, prompt, max_tokens=1, priority=number % 2))
+        del prompt
+        step(scheduler, 1.0)
+        scheduler.abort(RequestId(number), 1.0)
+    step(scheduler, 1.0)
+    scheduler.take_events()
+    assert oldest.finish_reason is None
+    assert [other() for other in others] == [None] * len(others)
 
 
 def test_no_wait_at_all_refuses_what_cannot_start_now():
