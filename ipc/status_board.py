@@ -133,7 +133,7 @@ class StatusSlot:
     """One worker's words. Who may write which is the table of the module."""
 
     def __init__(self, words: memoryview) -> None:
-        self._words = words  # 56 x i64
+        self._words = words  # 64 x i64
 
     @property
     def pid(self) -> int:

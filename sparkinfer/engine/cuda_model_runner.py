@@ -99,9 +99,9 @@ class CudaModelRunner:
 
     def _run(self, output: SchedulerOutput) -> EnqueuedStep:
         output = self._sampling.settle(output)
-        with self._on_device(self._upload_stream):  # where copies wait for no step
-            sampling = self._sampling.build(output)
         try:
+            with self._on_device(self._upload_stream):  # where copies wait for no step
+                sampling = self._sampling.build(output)
             with self._on_device(self._stream):
                 return self._enqueue(output, sampling)
         except torch.OutOfMemoryError as error:

@@ -15,8 +15,9 @@ from sparkinfer.config import PrefixCacheConfig, SchedulerConfig
 from sparkinfer.engine.cache_plan import make_cache
 from sparkinfer.engine.cuda_model_runner import CudaModelRunner
 from sparkinfer.engine.engine import Engine
+from sparkinfer.engine.model_runner import DeviceMemoryError
 from sparkinfer.engine.scheduler import Scheduler
-from sparkinfer.engine.scheduler_output import Logprobs
+from sparkinfer.engine.scheduler_output import Logprobs, SchedulerOutput
 from sparkinfer.engine.state_pool import bytes_per_slot
 from sparkinfer.engine.step_events import StepEvents
 from sparkinfer.request import RequestId
@@ -186,6 +187,17 @@ def test_rows_of_nan_are_told_and_harmless(runner: CudaModelRunner) -> None:
         result = handle.wait()
         assert result.nan_rows == [0]
         assert 0 <= result.token_ids[0] < 1024
+
+
+def test_controls_that_find_no_memory_cost_their_step_only(runner: CudaModelRunner, monkeypatch: pytest.MonkeyPatch):
+    def build(output):
+        raise torch.OutOfMemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runner._sampling, "build", build)
+        handle = runner.launch(SchedulerOutput())
+        with pytest.raises(DeviceMemoryError):
+            handle.wait()
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen35"])
