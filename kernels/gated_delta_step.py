@@ -1,5 +1,5 @@
 """One decode step of a Gated DeltaNet layer between its projections: convolution, SiLU, L2 norms, gates, delta rule,
-output gate, quantised output. One program per sequence, value head and half of the head's columns holds that part of
+output gate, quantised output. One program per sequence, value head and quarter of the head's columns holds that part of
 the state in registers; the output norm, which spans the head, is left to the consumer as a factor per head.
 
 With S the state before the step, d = exp(g): e = beta (v - d S^T k), o = d S^T q + (k . q) e, S <- d S + k e^T; both
@@ -125,8 +125,8 @@ def gated_delta_step(
     state_slots: Tensor,
     positions: Tensor,
     out: QuantActivation,
-    block_v: int = 64,
-    num_warps: int = 4,
+    block_v: int = 32,
+    num_warps: int = 1,
     pdl: bool = False,
 ) -> None:
     """One token of each sequence through a layer's recurrence.

@@ -4,12 +4,12 @@ meaning.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from llvmlite import ir
 
-from kernels.cpu.dense_tile import ELEMENT_BYTES, element
+from kernels.cpu.dense_tile import ELEMENT_BYTES, DenseType, element
 from kernels.cpu.matmul import DENSE
 from kernels.cpu.packed_layout import BLOCK, LAYOUTS, PANEL_ROWS
 from kernels.cpu.program import TOKENS, jit_kernels
@@ -28,10 +28,11 @@ def _emit_block(b: Any, weights: str, panel: Any, index: Any, lane: Any, factor:
         for i, half in enumerate(halves):
             b.store(b.fmul(half, splat(b, factor)), address(b, out, 64 * i, half.type), align=4)
         return
-    size = ELEMENT_BYTES[weights]  # type: ignore[index]  # the keys of DENSE
+    kind = cast(DenseType, weights)
+    size = ELEMENT_BYTES[kind]
     first = b.add(b.mul(index, ir.Constant(I64, BLOCK * PANEL_ROWS * size)), b.mul(lane, ir.Constant(I64, size)))
     for i in range(BLOCK):
-        value = element(b, weights, b.add(panel, first), i * PANEL_ROWS * size)  # type: ignore[arg-type]  # likewise
+        value = element(b, kind, b.add(panel, first), i * PANEL_ROWS * size)
         b.store(b.fmul(value, factor), address(b, out, 4 * i, F32), align=4)
 
 

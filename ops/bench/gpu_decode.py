@@ -83,8 +83,8 @@ def check(name: str, num_seqs: int, pdl: bool, num_layers: int = 4) -> str:
 def _restore(target: object, source: object) -> None:
     if isinstance(target, torch.Tensor):
         target.copy_(source)
-    elif isinstance(target, tuple):
-        for t, s in zip(target, source, strict=True):  # type: ignore[arg-type]  # both are
+    elif isinstance(target, tuple) and isinstance(source, tuple):
+        for t, s in zip(target, source, strict=True):
             _restore(t, s)
 
 

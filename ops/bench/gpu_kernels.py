@@ -115,7 +115,7 @@ def families(name: str, weights: DecodeWeights, num_seqs: int) -> dict[str, Vari
                     warps, pdl=True)
                 for i, m in deltas
             ]
-            for v, warps in [(32, 4), (32, 8), (32, 2), (16, 2), (16, 4), (64, 8), (64, 4), (128, 8), (128, 16)]
+            for v, warps in [(32, 1), (32, 4), (32, 8), (32, 2), (16, 4), (64, 8), (64, 4), (128, 8), (128, 16)]
         }
     else:
         kinds = [[w.format for w in m.qkv] for m in mixers]

@@ -7,6 +7,7 @@ one by one, and what it is made of. Tokens a second are for all layers, the outp
 from __future__ import annotations
 
 import argparse
+import functools
 import time
 from collections import defaultdict
 
@@ -73,7 +74,7 @@ def main() -> None:
             started = time.perf_counter()
             finite = bool(prefill.run(batch).isfinite().all())
             enqueued = time.perf_counter() - started
-            us = replay_us(capture(lambda b=batch: prefill.run(b)), 5)  # type: ignore[misc]  # a default binds it
+            us = replay_us(capture(functools.partial(prefill.run, batch)), 5)
             scale = shape.num_layers / options.layers
             print(f"{options.shape} {num_tokens} tokens from {start}: graph {us / 1e3 * scale:.1f} ms, launched "
                   f"{enqueued * 1e3 * scale:.1f} ms for {shape.num_layers} layers, {num_tokens / us / scale * 1e6:.0f} "

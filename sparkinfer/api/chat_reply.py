@@ -51,6 +51,9 @@ class ChatReply(OpenAIStream):
     def finish(self, index: int, finish_reason: FinishReason, stop_string: str | None = None) -> bytes:
         return sse.event(self._chunk(index, {}, finish_reason=FINISH_REASONS[finish_reason]))
 
+    def document(self, choices: Sequence[Choice], usage: Usage) -> bytes:
+        return sse.encode_json(self.whole(choices, usage))
+
     def whole(self, choices: Sequence[Choice], usage: Usage) -> dict[str, Any]:
         return self._head | {
             "object": "chat.completion",

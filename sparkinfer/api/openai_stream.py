@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from sparkinfer.api import sse
 from sparkinfer.api.errors import error_object
 from sparkinfer.api.models import ModelInfo
-from sparkinfer.api.reply import Choice
 from sparkinfer.api.usage import Usage
 from sparkinfer.errors import RequestError
 
@@ -39,13 +37,6 @@ class OpenAIStream:
     def last_chunk(self, usage: Usage) -> dict[str, Any]:
         """The one with the usage."""
         return self._head | {"choices": [], "usage": usage.to_json()}
-
-    def document(self, choices: Sequence[Choice], usage: Usage) -> bytes:
-        return sse.encode_json(self.whole(choices, usage))
-
-    def whole(self, choices: Sequence[Choice], usage: Usage) -> dict[str, Any]:
-        """The whole answer as an object."""
-        raise NotImplementedError  # scores write their own document
 
     def failure(self, error: RequestError) -> bytes:
         """An error event and then [DONE], because clients that read up to [DONE] would hang without it."""

@@ -16,9 +16,8 @@ from sparkinfer.checkpoint.disk_space import check_free_bytes
 from sparkinfer.checkpoint.shards import SPLIT_NAME
 from sparkinfer.errors import CheckpointError
 
-# The base class of its HTTP library's errors (httpx or requests, by version), which the hub does not wrap; it imports
-# the name there without exporting it.
-_TRANSPORT_ERROR: type[Exception] = hub_errors.HTTPError  # type: ignore[attr-defined]
+# The base class of its HTTP library's errors (httpx or requests, by version), which the hub does not wrap.
+_TRANSPORT_ERROR: type[Exception] = hub_errors.HTTPError  # type: ignore[attr-defined]  # there without being exported
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _QUANT = re.compile(
     r"(?:^|[-._])((?:UD-)?(?:I?Q\d(?:_[A-Z0-9]+)*|TQ\d_\d|BF16|FP?16|FP?32|MXFP4(?:_MOE)?|NVFP4))$", re.IGNORECASE

@@ -174,9 +174,7 @@ class DecodeStep:
         assert conv is not None
         assert state is not None
         mixed = self._activation("delta_net", self._num_seqs, layer.output.num_cols)
-        columns, warps = (64, 4) if self._num_seqs <= FEW else (32, 1)
-        gated_delta_step(projected, layer.small, conv, state, inputs.state_slots, inputs.positions, mixed, columns,
-                         warps, self.pdl)
+        gated_delta_step(projected, layer.small, conv, state, inputs.state_slots, inputs.positions, mixed, pdl=self.pdl)
         return mixed
 
     def _experts(self, ffn: ExpertFFN, next_norm: Tensor) -> None:
