@@ -66,17 +66,27 @@ def _followed(
     errors = _row_errors(actual, reference_step(weights, cloned(inputs), routing=routing))
     ranked, experts = routing.logits[-1].sort(dim=1, descending=True)
     found = torch.zeros_like(ranked, dtype=torch.bool)
-    last = top_k - 1
-    for skipped, taken in (((last,), top_k), ((last - 1,), top_k), ((last, top_k), top_k + 1)):
-        is_tie = ranked[:, skipped[0]] - ranked[:, taken] < TIE
+    for skipped, taken in _exchanges(top_k, ranked.shape[1]):
+        is_tie = ranked[:, min(skipped)] - ranked[:, max(taken)] < TIE
         if not is_tie.any():
             continue
-        bans = torch.zeros_like(found).scatter_(1, experts[:, list(skipped)], is_tie[:, None].expand(-1, len(skipped)))
+        left_out = [*skipped, *(rank for rank in range(top_k, max(taken)) if rank not in taken)]
+        bans = torch.zeros_like(found)
+        bans.scatter_(1, experts[:, left_out], is_tie[:, None].expand(-1, len(left_out)))
         other = _row_errors(actual, reference_step(weights, cloned(inputs), routing=Routing([*banned, bans])))
         is_nearer = is_tie & (other < errors)
         found = torch.where(is_nearer[:, None], bans, found)
         errors = torch.where(is_nearer, other, errors)
     return found, errors
+
+
+def _exchanges(top_k: int, num_experts: int) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Ranks that a tie may leave out of the chosen, and those taken for them: one or both of the last two."""
+    last = top_k - 1
+    lasts = [(rank,) for rank in (last, last - 1) if rank >= 0]
+    firsts = [(rank,) for rank in range(top_k, min(top_k + 3, num_experts))]
+    both = [((last, last - 1), (top_k, top_k + 1))] if last > 0 and top_k + 1 < num_experts else []
+    return [(skipped, taken) for skipped in lasts for taken in firsts] + both
 
 
 def _row_errors(actual: Tensor, expected: Tensor) -> Tensor:

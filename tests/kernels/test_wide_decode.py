@@ -34,14 +34,16 @@ def test_step_follows_the_reference(shape: ModelShape, monkeypatch: pytest.Monke
     torch.manual_seed(3)
     weights = random_model(shape, "cpu")
     inputs = random_inputs(shape, weights, 16, 5, "cpu")
+    caches = tuple(pair and (pair[0].float(), pair[1].float()) for pair in inputs.kv)
+    inputs = replace(inputs, kv=caches)  # the interpreter cuts what it stores as bf16 where a card rounds
     expected_inputs = cloned(inputs)
     expected = reference_step(weights, expected_inputs)
     step = decode_step(weights, 16, torch.device("cpu"), pdl=False)
     assert isinstance(step, WideDecodeStep)
     logits = step.run(inputs)
     errors = (logits - expected).norm(dim=1) / expected.norm(dim=1)
-    assert errors.median() < 5e-3
-    assert errors.max() < 0.1  # random weights: what a layer adds may nearly cancel a row, in every form of the step
+    assert errors.median() < 1e-3
+    assert errors.max() < 5e-3
     assert torch.equal(inputs.input_ids, logits.argmax(-1))
     for actual, wanted in zip(inputs.state, expected_inputs.state, strict=True):
         assert wanted is None or relative_error(actual, wanted) < 1e-2
