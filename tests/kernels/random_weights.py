@@ -23,7 +23,7 @@ _OFFSETS = {
 
 
 def random_blocks(num_rows: int, num_cols: int, kind: QuantFormat, device: str = "cpu", seed: int = 0) -> Tensor:
-    """[num_rows, row_bytes] uint8 blocks of `kind` whose dequantised values are of order 0.01 to 1, their mean near 0."""
+    """[num_rows, row_bytes] uint8 blocks of `kind` whose dequantised values are of order 0.01 to 1, of mean 0."""
     generator = torch.Generator(device=device).manual_seed(seed)
     if kind.is_float:
         values = torch.randn(num_rows, num_cols, generator=generator, device=device)
