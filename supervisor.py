@@ -24,16 +24,17 @@ from ipc.worker_spec import WorkerSpec
 from sparkinfer.checkpoint.fetch import resolve
 from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.checkpoint.hparams import HParams
-from sparkinfer.config import Config, ServerConfig, cache_dir, load_config
+from sparkinfer.config import Config, cache_dir, load_config
 from sparkinfer.errors import CheckpointError, ConfigError
 from sparkinfer.log import setup_logging
 from workers import compile_ahead
 from workers.boot_progress import BootProgress, announce
-from workers.child import Child
+from workers.child import Child, worker_names
 from workers.command_line import overrides, parse_arguments
 from workers.config_checks import check
 from workers.listen_address import AddressInUse, claim_address
 from workers.run_dir import create_run_dir
+from workers.standard_streams import open_standard_streams
 
 log = logging.getLogger("supervisor")
 
@@ -142,7 +143,19 @@ class Supervisor:
             rings=self.fabric.rings_of(child.name),
         )
         environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(self.run_dir / "metrics")}
-        child.spawn(spec, self.fabric.inherited_fds(child.name), environment)
+        try:
+            child.spawn(spec, self.fabric.inherited_fds(child.name), environment)
+        except OSError as error:
+            self._spawn_failed(child, error)
+
+    def _spawn_failed(self, child: Child, error: OSError) -> None:
+        """No process, no memory, no descriptor to be had: while serving, the other workers go on and it is retried."""
+        log.error("%s cannot be started: %s", child.name, error.strerror)
+        if not self.announced:
+            self.exit_code = EXIT_BOOT
+            return
+        child.failed_spawns += 1
+        log.info("%s: next start in %.1f s", child.name, child.plan_respawn())
 
     def _reap(self) -> None:
         """Collect every dead child, also ones that are not ours (as PID 1 in a container)."""
@@ -248,22 +261,6 @@ class Supervisor:
                 if child.pid and os.waitpid(child.pid, os.WNOHANG)[0]:
                     child.died()
             time.sleep(0.005)
-
-
-def worker_names(server: ServerConfig) -> tuple[str, ...]:
-    """Names of all workers in status-board order: the gpu scheduler, the text pool, the http workers."""
-    texts = (f"text-{i}" for i in range(server.text_workers))
-    https = (f"http-{i}" for i in range(server.http_workers))
-    return ("gpu-0", *texts, *https)
-
-
-def open_standard_streams() -> None:
-    """Closed descriptors 0-2 would be given to the next files opened, and children would write into those."""
-    for fd in range(3):
-        try:
-            os.fstat(fd)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)
 
 
 def main(argv: list[str] | None = None) -> int:

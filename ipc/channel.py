@@ -22,7 +22,10 @@ HIGH_WATER_MARK = 4096
 
 
 def _socket(kind: int) -> zmq.Socket[bytes]:
-    socket: zmq.Socket[bytes] = zmq.Context.instance().socket(kind)
+    try:
+        socket: zmq.Socket[bytes] = zmq.Context.instance().socket(kind)
+    except zmq.ZMQError as error:
+        raise OSError(error.errno, f"no socket to be had: {zmq.strerror(error.errno or 0)}") from error
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.SNDHWM, HIGH_WATER_MARK)
     socket.setsockopt(zmq.RCVHWM, HIGH_WATER_MARK)
@@ -95,7 +98,7 @@ class Inbox(Generic[MessageT]):
 
 
 class Outbox:
-    """Connects to one peer's inbox, which may not be there yet; messages wait in order until it is."""
+    """Connects to one peer's inbox, which may not be there yet; messages wait in order until it is. Raises OSError."""
 
     def __init__(self, endpoint: str, encoder: msgspec.msgpack.Encoder) -> None:
         self._encoder = encoder

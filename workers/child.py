@@ -19,6 +19,7 @@ from ipc.codec import ENCODER
 from ipc.endpoints import inbox
 from ipc.status_board import StatusSlot
 from ipc.worker_spec import WorkerSpec, write_spec
+from sparkinfer.config import ServerConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 SPIN_COUNT = "1000"  # of waiting OpenMP threads: by default they spin on and starve each other where cores are few
@@ -42,14 +43,31 @@ class Child:
     respawn_at: float = 0.0           # 0: no respawn planned
     aborted_at: float = 0.0           # when SIGABRT was sent for a stale heartbeat
     failures: int = field(default=0)  # deaths in a row, for the back-off
+    failed_spawns: int = 0            # attempts in a row that found no process, memory or descriptor
 
     def spawn(self, spec: WorkerSpec, inherited_fds: list[int], environment: dict[str, str]) -> None:
-        """Start the process of `spec.generation`; its inbox may be written to at once."""
+        """Start the process of `spec.generation`; its inbox may be written to at once.
+
+        Raises OSError where the system has no process, memory or descriptor for it; nothing is running then.
+        """
         self.generation = spec.generation
         self.status.begin(spec.generation)
+        outbox = Outbox(inbox(spec.run_dir, self.name, self.generation), ENCODER)
+        try:
+            process = self._start_process(spec, inherited_fds, environment)
+        except OSError:
+            outbox.close()
+            raise
+        process.returncode = 0  # the supervisor reaps all children itself; keep Popen from warning about this one
+        self.pid, self.outbox, self.failed_spawns = process.pid, outbox, 0
+        self.spawned_at, self.is_ready, self.respawn_at, self.aborted_at = time.monotonic(), False, 0.0, 0.0
+
+    def _start_process(
+        self, spec: WorkerSpec, inherited_fds: list[int], environment: dict[str, str]
+    ) -> subprocess.Popen[bytes]:
         spec_fd = write_spec(spec)
         try:
-            process = subprocess.Popen(
+            return subprocess.Popen(
                 [sys.executable, "-m", self.module, str(spec_fd)],
                 pass_fds=[spec_fd, *inherited_fds],
                 stdin=subprocess.DEVNULL,
@@ -58,10 +76,6 @@ class Child:
             )
         finally:
             os.close(spec_fd)
-        process.returncode = 0  # the supervisor reaps all children itself; keep Popen from warning about this one
-        self.pid = process.pid
-        self.outbox = Outbox(inbox(spec.run_dir, self.name, self.generation), ENCODER)
-        self.spawned_at, self.is_ready, self.respawn_at, self.aborted_at = time.monotonic(), False, 0.0, 0.0
 
     def died(self) -> None:
         """Forget the process and close the channel to it."""
@@ -84,10 +98,18 @@ class Child:
 
     def plan_respawn(self) -> float:
         """Set and return the jittered delay in seconds before the next generation."""
-        delay: float = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2 ** (self.failures - 1)) * random.uniform(0.5, 1.5)
+        doublings = max(0, self.failures + self.failed_spawns - 1)
+        delay: float = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2**doublings) * random.uniform(0.5, 1.5)
         self.respawn_at = time.monotonic() + delay
         return delay
 
     def kill(self, number: signal.Signals) -> None:
         if self.pid:
             os.kill(self.pid, number)
+
+
+def worker_names(server: ServerConfig) -> tuple[str, ...]:
+    """Names of all workers in status-board order: the gpu scheduler, the text pool, the http workers."""
+    texts = (f"text-{i}" for i in range(server.text_workers))
+    https = (f"http-{i}" for i in range(server.http_workers))
+    return ("gpu-0", *texts, *https)

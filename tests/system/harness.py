@@ -38,6 +38,7 @@ class Server:
         command = [sys.executable, str(ROOT / "supervisor.py"), *(word for s in settings for word in ("--set", s))]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.lines: list[str] = []
+        self._said = threading.Condition()
         self._ready = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -56,7 +57,9 @@ class Server:
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            self.lines.append(line)
+            with self._said:
+                self.lines.append(line)
+                self._said.notify_all()
             if line.startswith("READY"):
                 self._ready.set()
         self._ready.set()
@@ -64,6 +67,12 @@ class Server:
     def wait_ready(self) -> None:
         assert self._ready.wait(BOOT_TIMEOUT_S), f"not ready:\n{self.log}"
         assert self.process.poll() is None, f"exit {self.process.returncode}:\n{self.log}"
+
+    def wait_said(self, text: str, count: int) -> None:
+        """Block until `count` lines of the log hold `text`."""
+        with self._said:
+            said = self._said.wait_for(lambda: sum(text in line for line in self.lines) >= count, BOOT_TIMEOUT_S)
+        assert said, f"not said {count} times: {text}\n{self.log}"
 
     def wait_ready_again(self) -> None:
         """Block until /ready answers 200, as after a respawn."""

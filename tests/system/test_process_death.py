@@ -105,3 +105,20 @@ def test_killed_while_idle(embedded_model: Path, name: str) -> None:
         killed.kill()
         psutil.wait_procs([killed], timeout=10)
         serves(server)
+
+
+def test_no_descriptor_for_the_next_start(embedded_model: Path) -> None:
+    """Whatever the system lacks when a worker is to be started again, the others serve on and the start is retried."""
+    with Server(embedded_model, *LOAD) as server:
+        supervisor = psutil.Process(server.process.pid)
+        soft, hard = supervisor.rlimit(psutil.RLIMIT_NOFILE)
+        supervisor.rlimit(psutil.RLIMIT_NOFILE, (3, hard))
+        killed = server.worker("text-0")
+        killed.kill()
+        psutil.wait_procs([killed], timeout=10)
+        server.wait_said("text-0 cannot be started: ", count=2)
+        outcomes = asyncio.run(run_streams(server.url, 4, 5))
+        assert [o.finishes for o in outcomes] == [["length"]] * 4
+        supervisor.rlimit(psutil.RLIMIT_NOFILE, (soft, hard))
+        server.wait_said("text-0 ready", count=2)
+        serves(server)
