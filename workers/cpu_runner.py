@@ -15,8 +15,8 @@ from ipc.status_board import BootPhase
 from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.checkpoint.hparams import HParams
 from sparkinfer.engine.kv_cache import KVCache, bytes_per_block, choose_kv_dtype
-from sparkinfer.engine.memory_plan import GIB, MemoryPlan, free_host_memory
-from sparkinfer.engine.state_pool import StatePool
+from sparkinfer.engine.memory_plan import GIB, MemoryPlan, beside_states, free_host_memory
+from sparkinfer.engine.state_pool import StatePool, bytes_per_slot
 from sparkinfer.engine.torch_model_runner import TorchModelRunner
 from sparkinfer.errors import CheckpointError
 from sparkinfer.model.cpu.coverage import packed_bytes, why_not_covered
@@ -57,7 +57,8 @@ def boot(
     status.phase = BootPhase.ALLOCATING
     block_size, max_num_seqs = config.engine.block_size, config.scheduler.max_num_seqs
     dtype = choose_kv_dtype(config.engine.kv_dtype, hparams, device)
-    plan = plan_for(bytes_per_block(hparams, block_size, dtype), free_host_memory())
+    free = beside_states(free_host_memory(), bytes_per_slot(hparams), max_num_seqs)
+    plan = plan_for(bytes_per_block(hparams, block_size, dtype), free)
     kv_cache = KVCache(hparams, plan.num_blocks, block_size, dtype, device)
     state_pool = StatePool(hparams, max_num_seqs, device)
     model.use(kv_cache, state_pool)  # compiles attention for them

@@ -13,10 +13,10 @@ import torch
 from ipc.status_board import BootPhase
 from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.checkpoint.hparams import HParams
-from sparkinfer.config import Config, SchedulerConfig
+from sparkinfer.config import Config, EngineConfig, SchedulerConfig
 from sparkinfer.engine.cuda_model_runner import CudaModelRunner
 from sparkinfer.engine.cuda_workspace import measure_workspace
-from sparkinfer.engine.device import free_memory
+from sparkinfer.engine.device import free_memory, memory_for
 from sparkinfer.engine.kv_cache import KVCache, bytes_per_block, choose_kv_dtype
 from sparkinfer.engine.memory_plan import GIB, MemoryPlan
 from sparkinfer.errors import ConfigError
@@ -54,31 +54,46 @@ def boot(
         status.beat()
 
     status.phase = BootPhase.LOADING_WEIGHTS
-    needed, free = sum(info.num_bytes for info in gguf.tensors.values()), torch.cuda.mem_get_info(device)[0]
-    if needed > free:
-        raise ConfigError(
-            f"[engine] device = {config.engine.device!r}: the weights take {needed / GIB:.1f} GiB, "
-            f"{free / GIB:.1f} GiB of its memory are free"
-        )
-    weights = load_decode_weights(gguf, hparams, device, progress)
-    torch.cuda.empty_cache()
+    weights = _load_weights(config.engine, gguf, hparams, device, progress)
     status.set_progress(0, 0)
     status.phase = BootPhase.ALLOCATING
     block_size, max_num_seqs = config.engine.block_size, config.scheduler.max_num_seqs
     dtype = choose_kv_dtype(config.engine.kv_dtype, hparams, device)
     workspace = _workspace(config, weights, hparams, dtype)
-    states = RingStatePool(hparams, max_num_seqs + 1, device)
+    with memory_for(f"[scheduler] max_num_seqs = {max_num_seqs}: recurrent states of so many", device, "lower it"):
+        states = RingStatePool(hparams, max_num_seqs + 1, device)
     free = max(0, torch.cuda.mem_get_info(device)[0] - workspace - SPARE_BYTES)
     plan = plan_for(bytes_per_block(hparams, block_size, dtype), free)
-    pools = CudaPools(KVCache(hparams, plan.num_blocks + 1, block_size, dtype, device), states)
+    cache_key = f"[engine] kv_cache_gib = {config.engine.kv_cache_gib:g}"
+    with memory_for(f"{cache_key}: the KV cache", device, "lower it, or set it where it is 0"):
+        pools = CudaPools(KVCache(hparams, plan.num_blocks + 1, block_size, dtype, device), states)
     _log_memory(device, plan, pools, workspace, block_size)
-    is_deterministic = config.engine.deterministic
-    runner = CudaModelRunner(weights, pools, max_num_seqs, plan.max_model_len, device, is_deterministic)
-    _check_limits(config.scheduler, runner.prompt_grid)
-    status.phase = BootPhase.WARMING_UP
-    runner.capture(progress)
+    remedy = "lower it (set it where it is 0), [scheduler] max_num_seqs or max_num_batched_tokens"
+    with memory_for(f"{cache_key}: what runs beside the cache", device, remedy):
+        is_deterministic = config.engine.deterministic
+        runner = CudaModelRunner(weights, pools, max_num_seqs, plan.max_model_len, device, is_deterministic)
+        _check_limits(config.scheduler, runner.prompt_grid)
+        status.phase = BootPhase.WARMING_UP
+        runner.capture(progress)
     log.info("kernels and graphs on %s; %.2f GiB of its memory are free", device, free_memory(device) / GIB)
     return runner, plan
+
+
+def _load_weights(
+    config: EngineConfig, gguf: GGUFFile, hparams: HParams, device: torch.device, progress: Callable[[int, int], None]
+) -> DecodeWeights:
+    """Raises ConfigError if the device has no room for them."""
+    needed, free = sum(info.num_bytes for info in gguf.tensors.values()), torch.cuda.mem_get_info(device)[0]
+    if needed > free:
+        raise ConfigError(
+            f"[engine] device = {config.device!r}: the weights take {needed / GIB:.1f} GiB, "
+            f"{free / GIB:.1f} GiB of its memory are free"
+        )
+    remedy = "free some of it, or take a smaller file of this model"
+    with memory_for(f"[engine] device = {config.device!r}: the weights", device, remedy):
+        weights = load_decode_weights(gguf, hparams, device, progress)
+    torch.cuda.empty_cache()
+    return weights
 
 
 def _check_limits(limits: SchedulerConfig, prompt_grid: int) -> None:
@@ -97,13 +112,9 @@ def _check_limits(limits: SchedulerConfig, prompt_grid: int) -> None:
 def _workspace(config: Config, weights: DecodeWeights, hparams: HParams, dtype: torch.dtype) -> int:
     """Bytes that the largest step takes; raises ConfigError if they are not there."""
     num_tokens = config.scheduler.max_num_batched_tokens
-    try:
+    what = f"[scheduler] max_num_batched_tokens = {num_tokens}: steps of that size"
+    with memory_for(what, weights.output.quants.device, "lower it"):
         return measure_workspace(weights, hparams, config.engine.block_size, dtype, num_tokens)
-    except torch.OutOfMemoryError as error:
-        raise ConfigError(
-            f"[scheduler] max_num_batched_tokens = {num_tokens}: the weights leave no memory for steps of that size; "
-            f"lower it"
-        ) from error
 
 
 def _log_memory(device: torch.device, plan: MemoryPlan, pools: CudaPools, workspace: int, block_size: int) -> None:

@@ -12,11 +12,13 @@ from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
+import torch
+
 from sparkinfer.checkpoint.fingerprint import fingerprint
 from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.config import Config
 from sparkinfer.engine.cache_manager import CacheManager
-from sparkinfer.engine.device import choose_device
+from sparkinfer.engine.device import choose_device, memory_for
 from sparkinfer.engine.disk_tier import DiskTier
 from sparkinfer.engine.engine import Engine
 from sparkinfer.engine.memory_plan import MemoryPlan
@@ -111,11 +113,13 @@ def reserve_snapshots(
     snapshots = None if cache.prefix_cache is None else cache.prefix_cache.snapshots
     if snapshots is None or config.engine.runner == "scripted" or choose_device(config.engine.device).type != "cuda":
         return
-    for start in range(0, snapshots.num_snapshots, SNAPSHOTS_PER_BATCH):
-        ids = range(start, min(start + SNAPSHOTS_PER_BATCH, snapshots.num_snapshots))
-        saves = [StateCopy(SlotId(0), SnapshotId(number), restores=False) for number in ids]
-        runner.copy(SchedulerOutput(state_copies=saves))
-        on_progress()
+    what = f"[prefix_cache] host_mib = {config.prefix_cache.host_mib}: pinned memory for recurrent states"
+    with memory_for(what, torch.device("cpu"), "lower it"):
+        for start in range(0, snapshots.num_snapshots, SNAPSHOTS_PER_BATCH):
+            ids = range(start, min(start + SNAPSHOTS_PER_BATCH, snapshots.num_snapshots))
+            saves = [StateCopy(SlotId(0), SnapshotId(number), restores=False) for number in ids]
+            runner.copy(SchedulerOutput(state_copies=saves))
+            on_progress()
 
 
 def save_all(tier: DiskTier, runner: ModelRunner, grace_s: float) -> None:

@@ -22,9 +22,9 @@ from sparkinfer.engine.device import choose_device, free_memory
 from sparkinfer.engine.fake_model_runner import ScriptedModelRunner, StepCost, said_script
 from sparkinfer.engine.kv_cache import KVCache, bytes_per_block, choose_kv_dtype
 from sparkinfer.engine.mask_source import MaskSource
-from sparkinfer.engine.memory_plan import MemoryPlan, check_weights_fit, plan_memory
+from sparkinfer.engine.memory_plan import MemoryPlan, beside_states, check_weights_fit, plan_memory
 from sparkinfer.engine.model_runner import ModelRunner
-from sparkinfer.engine.state_pool import StatePool
+from sparkinfer.engine.state_pool import StatePool, bytes_per_slot
 from sparkinfer.engine.torch_model_runner import TorchModelRunner
 from sparkinfer.model.registry import load_model
 from sparkinfer.text.tokenizer import Tokenizer
@@ -129,7 +129,8 @@ def torch_runner(context: WorkerContext, gguf: GGUFFile, hparams: HParams) -> tu
     model = load_model(gguf, hparams, device, progress, config.engine.deterministic)
     status.set_progress(0, 0)
     status.phase = BootPhase.ALLOCATING
-    plan = _plan(config, hparams, bytes_per_block(hparams, config.engine.block_size, dtype), free_memory(device))
+    free = beside_states(free_memory(device), bytes_per_slot(hparams), config.scheduler.max_num_seqs)
+    plan = _plan(config, hparams, bytes_per_block(hparams, config.engine.block_size, dtype), free)
     kv_cache = KVCache(hparams, plan.num_blocks, config.engine.block_size, dtype, device)
     state_pool = StatePool(hparams, config.scheduler.max_num_seqs, device)
     log.info("KV cache: %d blocks of %d tokens on %s", plan.num_blocks, config.engine.block_size, device)

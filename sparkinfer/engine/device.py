@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
-from sparkinfer.engine.memory_plan import free_host_memory
+from sparkinfer.engine.memory_plan import GIB, free_host_memory
 from sparkinfer.errors import ConfigError
 
 
@@ -26,3 +30,21 @@ def choose_device(name: str, where: str = "[engine] device =") -> torch.device:
 def free_memory(device: torch.device) -> int:
     """Bytes that may be had now."""
     return free_host_memory() if device.type == "cpu" else int(torch.cuda.mem_get_info(device)[0])
+
+
+@contextmanager
+def memory_for(what: str, device: torch.device, remedy: str) -> Iterator[None]:
+    """Around a start's allocations: raises ConfigError in one sentence where the device has no memory for them.
+
+    what, remedy:  what is made, behind the key that sizes it; what the operator can do
+    """
+    try:
+        yield
+    except RuntimeError as error:  # torch.OutOfMemoryError is one, and drivers have theirs for graphs and modules
+        if "out of memory" not in str(error):
+            raise
+        asked = re.search(r"Tried to allocate ([\d.]+ \w+)", str(error))
+        wanted = f"{asked[1]} more were wanted, " if asked else ""
+        raise ConfigError(
+            f"{what} found no memory on {device}: {wanted}{free_memory(device) / GIB:.2f} GiB are free; {remedy}"
+        ) from error

@@ -33,7 +33,7 @@ def plan_memory(
 ) -> MemoryPlan:
     """Size the KV pool.
 
-    bytes_per_block:  one block over all attention layers
+    bytes_per_block:  one block over all attention layers, 0 where the model has none
     max_model_len:    configured limit in tokens, 0 for none; then what does not fit shortens the context
     model_context:    context length of the model in tokens
     free:             bytes that may be had now, weights already loaded
@@ -54,7 +54,7 @@ def plan_memory(
         if is_shared:
             one_sequence = blocks_per_sequence * bytes_per_block
             budget = min(int(free * AUTO_SHARE_OF_FREE_MEMORY), max(AUTO_MAX_BYTES, one_sequence))
-    num_blocks = min(most, budget // bytes_per_block)
+    num_blocks = min(most, budget // bytes_per_block) if bytes_per_block else most
     needed = blocks_per_sequence if max_model_len else 1
     if num_blocks < needed:
         raise ConfigError(
@@ -62,6 +62,17 @@ def plan_memory(
             f"cache, {budget / GIB:.2f} GiB are available; lower max_model_len or raise [engine] kv_cache_gib"
         )
     return MemoryPlan(num_blocks, min(wanted_len, num_blocks * config.block_size), bytes_per_block)
+
+
+def beside_states(free: int, bytes_per_slot: int, num_slots: int) -> int:
+    """What is left of `free` bytes beside the recurrent states; raises ConfigError if those are more."""
+    needed = bytes_per_slot * num_slots
+    if needed > free:
+        raise ConfigError(
+            f"[scheduler] max_num_seqs = {num_slots}: recurrent states of so many sequences take "
+            f"{needed / GIB:.2f} GiB, {free / GIB:.2f} GiB of memory are free; lower it"
+        )
+    return free - needed
 
 
 def check_weights_fit(gguf: GGUFFile, hparams: HParams, free: int) -> None:

@@ -11,7 +11,7 @@ from sparkinfer.checkpoint.hparams import HParams
 from sparkinfer.checkpoint.memory_plan import weights_f32_bytes
 from sparkinfer.config import EngineConfig
 from sparkinfer.engine import memory_plan
-from sparkinfer.engine.memory_plan import GIB, check_weights_fit, plan_memory
+from sparkinfer.engine.memory_plan import GIB, beside_states, check_weights_fit, plan_memory
 from sparkinfer.errors import CheckpointError, ConfigError
 from tests.checkpoint.builder import gguf_bytes, model_metadata, model_tensors
 
@@ -65,3 +65,16 @@ def test_a_context_that_a_device_cannot_hold_is_refused() -> None:
             EngineConfig(block_size=16), bytes_per_block=1 << 20, max_num_seqs=8, max_model_len=65536,
             model_context=65536, free=3 * GIB, is_shared=False,
         )
+
+
+def test_a_model_without_attention_has_blocks_for_everybody() -> None:
+    plan = plan_memory(
+        EngineConfig(block_size=16), bytes_per_block=0, max_num_seqs=8, max_model_len=0, model_context=1000, free=0
+    )
+    assert (plan.num_blocks, plan.max_model_len) == (8 * 63, 1000)
+
+
+def test_recurrent_states_come_first() -> None:
+    assert beside_states(10 * GIB, GIB, 4) == 6 * GIB
+    with pytest.raises(ConfigError, match=r"max_num_seqs = 11: .* 11\.00 GiB, 10\.00 GiB of memory are free; lower it"):
+        beside_states(10 * GIB, GIB, 11)
