@@ -83,8 +83,8 @@ def _lines(summary: dict[str, Any]) -> Iterator[str]:
     yield f"memory for {memory['sequences']} x {memory['context']} tokens"
     yield f"{'':<17} {'on a GPU':>12} {'int8 cache':>12} {'on the CPU':>12}"
     for title, columns in (
-        ("weights", ("weights", "weights", "weights_f32")),
-        ("keys and values", ("kv_bf16", "kv_int8", "kv_f32")),
+        ("weights", ("weights", "weights", "weights_cpu")),
+        ("keys and values", ("kv_bf16", "kv_int8", "kv_f16")),
         ("recurrent state", ("recurrent_state",) * 3),
         ("total", ("total_bf16", "total_int8", "total_cpu")),
     ):

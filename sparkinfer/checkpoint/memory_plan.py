@@ -18,14 +18,14 @@ from sparkinfer.checkpoint.hparams import HParams
 CPU_TYPES = frozenset((
     "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4",
 ))
-_BF16_BYTES, _SCALE_BYTES, _F32_BYTES = 2, 2, 4
+_HALF_BYTES, _SCALE_BYTES, _F32_BYTES = 2, 2, 4
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """Bytes of weights as stored and as float32, of keys and values in each cache type, and of recurrent state.
 
-    A GPU holds weights as they are stored, its cache is bf16 or int8. A CPU's cache is float32 or int8, its
+    A GPU holds weights as they are stored, its cache is bf16 or int8. A CPU's cache is float16, float32 or int8, its
     weights are as stored too where its kernels know their types; on one without AVX2 all of them are float32.
     """
 
@@ -38,6 +38,10 @@ class MemoryPlan:
     state_bytes: int
 
     @property
+    def kv_f16_bytes(self) -> int:
+        return self.kv_bf16_bytes
+
+    @property
     def total_bf16_bytes(self) -> int:
         return self.weights_bytes + self.kv_bf16_bytes + self.state_bytes
 
@@ -47,7 +51,7 @@ class MemoryPlan:
 
     @property
     def total_cpu_bytes(self) -> int:
-        return self.weights_cpu_bytes + self.kv_f32_bytes + self.state_bytes
+        return self.weights_cpu_bytes + self.kv_f16_bytes + self.state_bytes
 
     @property
     def total_cpu_int8_bytes(self) -> int:
@@ -64,7 +68,7 @@ def plan_memory(gguf: GGUFFile, hparams: HParams, num_tokens: int, num_seqs: int
         weights_cpu_bytes=weights_cpu_bytes(gguf, hparams),
         weights_f32_bytes=weights_f32_bytes(gguf, hparams),
         kv_f32_bytes=heads * hparams.head_dim * _F32_BYTES,
-        kv_bf16_bytes=heads * hparams.head_dim * _BF16_BYTES,
+        kv_bf16_bytes=heads * hparams.head_dim * _HALF_BYTES,
         kv_int8_bytes=heads * (hparams.head_dim + _SCALE_BYTES),
         state_bytes=(conv + state) * _F32_BYTES * hparams.num_recurrent_layers * num_seqs,
     )

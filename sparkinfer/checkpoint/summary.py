@@ -41,6 +41,7 @@ def summarize(gguf: GGUFFile, hparams: HParams, num_tokens: int, num_seqs: int) 
             "weights_cpu": plan.weights_cpu_bytes,
             "weights_f32": plan.weights_f32_bytes,
             "kv_f32": plan.kv_f32_bytes,
+            "kv_f16": plan.kv_f16_bytes,
             "kv_bf16": plan.kv_bf16_bytes,
             "kv_int8": plan.kv_int8_bytes,
             "recurrent_state": plan.state_bytes,

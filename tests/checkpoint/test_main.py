@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -146,15 +147,24 @@ def test_what_the_cpu_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str], 
     memory = summary(capsys, str(path), "--ctx", "100")["memory"]
     assert memory["weights_f32"] - memory["weights_cpu"] == 2 * shape[0] * shape[1]
     assert memory["weights"] - memory["weights_cpu"] == 4 * rows * columns
-    assert memory["kv_f32"] == 100 * 2 * 2 * 8 * 4
-    assert memory["total_cpu"] == memory["weights_cpu"] + memory["kv_f32"]
-    less = memory["total_cpu"] - memory["kv_f32"] + memory["kv_int8"]
+    assert memory["kv_f32"] == 2 * memory["kv_f16"] == 100 * 2 * 2 * 8 * 4
+    assert memory["total_cpu"] == memory["weights_cpu"] + memory["kv_f16"]
+    less = memory["total_cpu"] - memory["kv_f16"] + memory["kv_int8"]
     for size, verdict in (
         (memory["total_cpu"], "fits in"), (memory["total_cpu"] - 1, "fits with an int8"), (less - 1, "does not fit in"),
     ):
         monkeypatch.setattr("sparkinfer.checkpoint.summary.host_memory_bytes", lambda size=size: size)
         assert main([str(path), "--ctx", "100"]) == 0
         assert f"  host: {verdict}" in capsys.readouterr().out
+
+
+def test_every_column_adds_up(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(model), "--ctx", "100", "--seqs", "3"]) == 0
+    lines = capsys.readouterr().out.partition("on the CPU\n")[2].splitlines()[:4]
+    parts = [[float(size) for size in re.findall(r"([\d.]+) KiB", line)] for line in lines]
+    assert [len(part) for part in parts] == [3] * 4
+    for *addends, total in zip(*parts, strict=True):
+        assert sum(addends) == pytest.approx(total, abs=0.03)
 
 
 def test_references_are_resolved_as_the_server_does(
