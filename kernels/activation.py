@@ -82,8 +82,8 @@ def emit_block(
 
 
 @triton.jit
-def quantize_blocks(x, first_block, v_ptr, xs_ptr, xm_ptr, COLS: tl.constexpr, BLOCKS: tl.constexpr):
-    """`quantize_block` for BLOCKS blocks from `first_block` on; x: [16 * BLOCKS] f32."""
+def quantize_blocks(x, first_block, v_ptr, xs_ptr, xm_ptr, COLS: tl.constexpr, BLOCKS: tl.constexpr, real=None):
+    """`quantize_block` for BLOCKS blocks from `first_block` on, those that are real; x: [16 * BLOCKS] f32."""
     x = tl.reshape(x, (BLOCKS, 16))
     block = first_block + tl.arange(0, BLOCKS)
     place = (block % 2) * (COLS // 32) + block // 2
@@ -91,9 +91,10 @@ def quantize_blocks(x, first_block, v_ptr, xs_ptr, xm_ptr, COLS: tl.constexpr, B
     scale = amax / LEVELS
     inverse = LEVELS / tl.where(amax > TINY, amax, TINY)
     q = tl.floor(x * inverse[:, None] + 0.5)
-    store_bytes(q, v_ptr + place[:, None] * 16 + tl.arange(0, 16)[None, :], COLS)
-    tl.store(xs_ptr + place, scale)
-    tl.store(xm_ptr + place, scale * tl.sum(q, axis=1))
+    rows = None if real is None else real[:, None]
+    store_bytes(q, v_ptr + place[:, None] * 16 + tl.arange(0, 16)[None, :], COLS, rows)
+    tl.store(xs_ptr + place, scale, mask=real)
+    tl.store(xm_ptr + place, scale * tl.sum(q, axis=1), mask=real)
 
 
 @triton.jit
@@ -107,12 +108,4 @@ def emit_blocks(
     block = first_block + tl.arange(0, BLOCKS)
     real = block < COLS // 16
     tl.store(ss_ptr + block, tl.sum(tl.reshape(y * y, (BLOCKS, 16)), axis=1), mask=real)
-    place = (block % 2) * (COLS // 32) + block // 2
-    x = tl.reshape(weighted, (BLOCKS, 16))
-    amax = tl.max(tl.abs(x), axis=1)
-    scale = amax / LEVELS
-    inverse = LEVELS / tl.where(amax > TINY, amax, TINY)
-    q = tl.floor(x * inverse[:, None] + 0.5)
-    store_bytes(q, v_ptr + place[:, None] * 16 + tl.arange(0, 16)[None, :], COLS, real[:, None])
-    tl.store(ys_ptr + place, scale, mask=real)
-    tl.store(ym_ptr + place, scale * tl.sum(q, axis=1), mask=real)
+    quantize_blocks(weighted, first_block, v_ptr, ys_ptr, ym_ptr, COLS, BLOCKS, real)

@@ -89,7 +89,10 @@ def _run_products(
             fence_async_shared()  # copies of every thread before anybody's matrix instruction
         gl.thread_barrier()
         ahead = group + STAGES - 1
-        _fetch(x_ptr, x_row, buffers.index(ahead % STAGES), ahead, ahead < GROUPS, COLS)
+        if GROUPS >= STAGES:
+            _fetch(x_ptr, x_row, buffers.index(ahead % STAGES), ahead, ahead < GROUPS, COLS)
+        else:  # nothing is left, and the compiler fails at copies that it knows never to be made
+            async_copy.commit_group()
         next_tile, next_other = _next_tiles(FMT, planes, other, row, gl.minimum(group + 1, GROUPS - 1), COLS, IS_PAIR)
         buffer = buffers.index(group % STAGES)
         low, high = unpack(FMT, tile)

@@ -37,7 +37,8 @@ class HeadShape:
 
 @triton.jit
 def store_row(x, offs, cache_ptr, scale_ptr, row, D: tl.constexpr, INT8: tl.constexpr):
-    """Write one head's vector `x` [BLOCK_D] as row `row` of a cache, with its scale where the cache is int8."""
+    """Write one head's vector `x` [BLOCK_D] as row `row` of a cache, with its scale where the cache is int8; returns
+    what the cache now has, in f32."""
     if INT8:
         amax = tl.max(tl.abs(x), axis=0)
         scale = (amax / 127.0).to(tl.float16)
@@ -45,8 +46,12 @@ def store_row(x, offs, cache_ptr, scale_ptr, row, D: tl.constexpr, INT8: tl.cons
         q = tl.minimum(tl.maximum(tl.floor(x * inverse + 0.5), -127.0), 127.0)
         tl.store(cache_ptr + row * D + offs, q.to(tl.int8), mask=offs < D)
         tl.store(scale_ptr + row, scale)
+        kept = q * scale.to(tl.float32)
     else:
-        tl.store(cache_ptr + row * D + offs, x.to(cache_ptr.dtype.element_ty), mask=offs < D)
+        stored = x.to(cache_ptr.dtype.element_ty)
+        tl.store(cache_ptr + row * D + offs, stored, mask=offs < D)
+        kept = stored.to(tl.float32)
+    return kept
 
 
 @triton.jit

@@ -60,11 +60,13 @@ def test_products_of_any_run_length(kind: QuantFormat, has_wgmma: bool, monkeypa
         assert torch.equal(alone, out[: 3 * TOP_K]), length
 
 
+@pytest.mark.parametrize("width", [128, FFN])
 @pytest.mark.parametrize("num_tokens", [1, 17, 700])
-def test_a_prompts_experts(num_tokens: int) -> None:
+def test_a_prompts_experts(num_tokens: int, width: int) -> None:
+    """Also of experts as narrow as one group of columns."""
     torch.backends.cuda.matmul.allow_tf32 = False
-    gate, up = (random_weight(EXPERTS * FFN, HIDDEN, QuantFormat.Q4_K, "cuda", seed=seed) for seed in (1, 2))
-    down = random_weight(EXPERTS * HIDDEN, FFN, QuantFormat.Q5_K, "cuda", seed=3)
+    gate, up = (random_weight(EXPERTS * width, HIDDEN, QuantFormat.Q4_K, "cuda", seed=seed) for seed in (1, 2))
+    down = random_weight(EXPERTS * HIDDEN, width, QuantFormat.Q8_0 if width < FFN else QuantFormat.Q5_K, "cuda", seed=3)
     ffn = ExpertFFN(random_weight(EXPERTS, HIDDEN, QuantFormat.F32, "cuda"), gate, up, down, None, TOP_K, 0.25)
     x, logits = torch.randn(num_tokens, HIDDEN, device="cuda") * 0.01, torch.randn(num_tokens, EXPERTS, device="cuda")
     out, weights = experts.grouped_experts(x, logits, ffn)

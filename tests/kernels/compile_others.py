@@ -85,11 +85,12 @@ def many_rows(target: GPUTarget) -> int:
 
 
 def expert_rows(target: GPUTarget) -> int:
-    """Both halves, runs of few and of many; returns how many that are."""
-    jobs = [(QuantFormat.Q4_K, 8, True), (QuantFormat.Q4_K, 128, True), (QuantFormat.Q6_K, 64, False)]
+    """Both halves, runs of few and of many, experts of one group of columns; returns how many that are."""
+    jobs = [(QuantFormat.Q4_K, 8, True, 2048), (QuantFormat.Q4_K, 128, True, 2048), (QuantFormat.Q6_K, 64, False, 2048),
+            (QuantFormat.Q8_0, 16, False, 128)]
     others = {"x_ptr": "*fp16", "order_ptr": "*i32", "runs_ptr": "*i32", "num_runs_ptr": "*i32", "factor": "fp32"}
-    for kind, length, is_pair in jobs:
-        constants = {"FMT": int(kind), "COLS": 2048, "NUM_ROWS": 512, "TOP_K": 8, "M": length,
+    for kind, length, is_pair, num_cols in jobs:
+        constants = {"FMT": int(kind), "COLS": num_cols, "NUM_ROWS": 512, "TOP_K": 8, "M": length,
                      "STAGES": EXPERT_STAGES, "IS_PAIR": is_pair, "IS_SHORT": length == LONGEST,
                      "HAS_WGMMA": int(target.arch) == 90 and length > LONGEST,
                      "PDL": int(target.arch) >= 90}

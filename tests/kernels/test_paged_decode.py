@@ -38,11 +38,14 @@ def test_rope_and_store(is_gated: bool, is_int8: bool) -> None:
         assert not kv[i][torch.tensor([0, 1, 2, 4, 8, 10])].any()
 
 
+@pytest.mark.parametrize("tile", [AttentionTile(16, 4, 2), AttentionTile(16, 4, 2, 16, 32)], ids=["shares", "least"])
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "dim", "is_gated", "window", "is_int8"),
     [(4, 2, 64, True, 0, False), (3, 1, 128, False, 0, True), (2, 2, 32, False, 40, False)],
 )
-def test_decode_attention(heads: int, kv_heads: int, dim: int, is_gated: bool, window: int, is_int8: bool) -> None:
+def test_decode_attention(
+    heads: int, kv_heads: int, dim: int, is_gated: bool, window: int, is_int8: bool, tile: AttentionTile
+) -> None:
     shape = HeadShape(heads, kv_heads, dim, is_gated)
     lens = torch.tensor([1, 17, 200], dtype=torch.int32)
     block_size, blocks = 16, 13
@@ -60,7 +63,7 @@ def test_decode_attention(heads: int, kv_heads: int, dim: int, is_gated: bool, w
     out = poisoned_activation(3, heads * dim)
     untouched = [cache.clone() for cache in kv]
     paged_decode(projected, positions, PagedKV(*kv, scales, tables, lens, block_size, window), shape, inv_freq, norms,
-                 workspace, out, EPS, tile=AttentionTile(16, 4, 2))
+                 workspace, out, EPS, tile=tile)
     q, *new = reference_rope(projected, heads, kv_heads, dim, is_gated, positions, inv_freq, norms, EPS)
     rows = tables.gather(1, positions[:, None] // block_size).squeeze(1) * block_size + positions % block_size
     for i in range(2):

@@ -30,7 +30,7 @@ SHAPES = {"experts": EXPERTS, "no shared expert": replace(EXPERTS, has_shared=Fa
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_step_follows_the_reference(shape: ModelShape, monkeypatch: pytest.MonkeyPatch) -> None:
     emulate(monkeypatch)
-    monkeypatch.setattr("sparkinfer.model.cuda.decode.MANY_SEQS_SPLITS", 2)
+    monkeypatch.setattr("kernels.paged_decode.MANY_SEQS_SPLITS", 2)
     torch.manual_seed(3)
     weights = random_model(shape, "cpu")
     inputs = random_inputs(shape, weights, 16, 5, "cpu")

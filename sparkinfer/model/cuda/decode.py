@@ -7,7 +7,7 @@ next layer's int8 input, so no norm has a launch of its own. Knows nothing of sc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,15 +16,14 @@ from kernels.argmax import argmax
 from kernels.few_experts import ExpertScratch, few_experts
 from kernels.gated_activation import gated_activation
 from kernels.gated_delta_step import gated_delta_step
-from kernels.paged_decode import NUM_SPLITS, PagedKV, attention_tile, paged_decode
+from kernels.launch import has_large_shared_memory
+from kernels.paged_decode import MANY_SEQS_SPLITS, NUM_SPLITS, PagedKV, attention_tile, paged_decode
 from kernels.post_norm import post_norm
 from kernels.projections import FEW, project, project_residual, project_swiglu
 from kernels.quant_embedding import quant_embedding
 from kernels.quant_format import QuantActivation, QuantWeight
 from kernels.quantize_rows import quantize_rows
 from sparkinfer.model.cuda.weights import AttentionLayer, DecodeWeights, DeltaNetLayer, DenseFFN, ExpertFFN
-
-MANY_SEQS_SPLITS = 16  # of a context, where more than FEW sequences fill the card
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +103,8 @@ class DecodeStep:
         workspace = workspace or Workspace.empty(weights, num_seqs, device)
         self.logits = workspace.logits[:num_seqs]
         self.workspace = (workspace.partial, workspace.lse)
-        tile = attention_tile(weights.heads.head_dim, weights.heads.num_kv_heads)
-        self._attention_tile = tile if num_seqs <= FEW else replace(tile, num_splits=MANY_SEQS_SPLITS)
+        self._attention_tile = attention_tile(weights.heads.head_dim, weights.heads.num_kv_heads, num_seqs,
+                                              has_large_shared_memory(self.residual))
         self._scratch: dict[tuple[str, int, int], Tensor | QuantActivation] = {}
         self._num_seqs = num_seqs
         self._device = device
