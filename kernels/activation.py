@@ -28,6 +28,17 @@ def rms_factor(ss_ptr, zero, eps, COLS: tl.constexpr):
 
 
 @triton.jit
+def row_factors(ss_ptr, eps, COLS: tl.constexpr, M: tl.constexpr):
+    """The same of M rows, [8] f32, the work shared by a program's warps."""
+    token = tl.arange(0, 8)[:, None]
+    total = tl.zeros((8, 64), tl.float32)
+    for start in tl.static_range(0, COLS // 16, 64):
+        offs = start + tl.arange(0, 64)[None, :]
+        total += tl.load(ss_ptr + token * (COLS // 16) + offs, mask=(offs < COLS // 16) & (token < M), other=0.0)
+    return tl.rsqrt(tl.sum(total, axis=1) / COLS + eps)
+
+
+@triton.jit
 def group_factor(ss_ptr, chunk, zero, eps, COLUMNS: tl.constexpr, GROUP: tl.constexpr):
     """1 / sqrt(mean(x^2) + eps) of the group of GROUP columns that each chunk of COLUMNS columns lies in, [T, W]
     f32."""

@@ -17,24 +17,43 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from kernels.activation import LEVELS, TINY, rms_factor, store_bytes
-from kernels.half_rows import half_rows
+from kernels.activation import LEVELS, TINY, rms_factor, row_factors, store_bytes
+from kernels.half_rows import half_arguments, half_hint, half_place, half_rows, store_half
 from kernels.launch import has_dp4a, row_tile
 from kernels.quant_dot import dot_rows, first_tiles
-from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
+from kernels.quant_format import HalfRows, QuantActivation, QuantFormat, QuantWeight
 from kernels.quant_mma import first_group, mma_rows, mma_two, warp_rows
 from kernels.quant_unpack import is_float
 
 MIN_ROWS, MAX_ROWS = 4, 8  # fewer were faster on the vector units of an H200 (docs/performance.md)
 
 
+def order(num_tokens: int, weights: Sequence[QuantWeight]) -> bool | None:
+    """`HalfRows.is_wide` of the rows that matrices with one launch want; None: these kernels do not take them."""
+    quantised = [w for w in weights if not w.format.is_float]
+    orders = {w.format == QuantFormat.Q8_0 for w in quantised}
+    has_groups = all(w.num_cols % 256 == 0 and w.num_rows >= 16 for w in quantised)
+    return orders.pop() if MIN_ROWS <= num_tokens <= MAX_ROWS and has_groups and len(orders) == 1 else None
+
+
 def fits(x: QuantActivation, weights: Sequence[QuantWeight]) -> bool:
     """Whether these kernels should take the product: four to eight rows, whole groups of columns."""
-    quantised = [w for w in weights if not w.format.is_float]
-    one_order = len({w.format == QuantFormat.Q8_0 for w in quantised}) == 1  # half_rows
-    return MIN_ROWS <= x.num_tokens <= MAX_ROWS and one_order and all(
-        w.num_cols % 256 == 0 and w.num_rows >= 16 for w in quantised
-    )
+    return order(x.num_tokens, weights) is not None
+
+
+@triton.jit
+def _row_factors(factors_ptr, ss_ptr, eps, COLS: tl.constexpr, M: tl.constexpr, NORM: tl.constexpr):
+    """Factors of 8 rows, [8] f32; NORM: the norm's are still missing."""
+    factor = tl.load(factors_ptr + tl.arange(0, 8))
+    if NORM:
+        factor *= row_factors(ss_ptr, eps, COLS, M)
+    return factor
+
+
+@triton.jit
+def _leave_hints(hints_ptr, ss_ptr, eps, COLS: tl.constexpr, M: tl.constexpr):
+    token = tl.arange(0, 8)
+    tl.store(hints_ptr + token, half_hint(row_factors(ss_ptr, eps, COLS, M)), mask=token < M)
 
 
 @triton.jit
@@ -53,10 +72,18 @@ def _quantize_columns(x, block, v_ptr, ys_ptr, ym_ptr, N: tl.constexpr, M: tl.co
 
 
 @triton.jit
+def _store_columns(numbers, block, half_ptr, FORM: tl.constexpr, M: tl.constexpr):
+    """Block number `block` of every token's row, [16, 8], as f16."""
+    token = tl.arange(0, 8)[None, :]
+    place = half_place(block, tl.arange(0, 16)[:, None], token, FORM == 1)
+    store_half(numbers, half_ptr + place, (tl.arange(0, 16)[:, None] >= 0) & (token < M))
+
+
+@triton.jit
 def _segment(
     FMT: tl.constexpr, q_ptr, h_ptr, s_ptr, d_ptr, program, num_rows, y_ptr, stride_y, half_ptr, factors_ptr, x_ptr,
     xs_ptr, xm_ptr, xp_ptr, ss_ptr, eps, COLS: tl.constexpr, M: tl.constexpr, W: tl.constexpr, NORM: tl.constexpr,
-    NATIVE: tl.constexpr, PDL: tl.constexpr,
+    BARE: tl.constexpr, NATIVE: tl.constexpr, PDL: tl.constexpr,
 ):
     if is_float(FMT):  # one row a program, on the ordinary units
         row = program + tl.zeros((1, 1), tl.int32)
@@ -78,7 +105,7 @@ def _segment(
         if PDL:
             gdc_wait()
         y = mma_rows(FMT, tile, q_ptr, h_ptr, s_ptr, d_ptr, rows, half_ptr, COLS, W, NATIVE)
-        y = y * tl.load(factors_ptr + tl.arange(0, 8))[None, :]
+        y = y * _row_factors(factors_ptr, ss_ptr, eps, COLS, M, BARE and NORM)[None, :]
         token = tl.arange(0, 8)[None, :]
         tl.store(y_ptr + token * stride_y + first_row + tl.arange(0, 16)[:, None], y, mask=token < M)
 
@@ -86,34 +113,39 @@ def _segment(
 @triton.jit
 def _few_rows_gemv_kernel(
     q0_ptr, h0_ptr, s0_ptr, d0_ptr, n0, q1_ptr, h1_ptr, s1_ptr, d1_ptr, n1, q2_ptr, h2_ptr, s2_ptr, d2_ptr, n2,
-    half_ptr, factors_ptr, x_ptr, xs_ptr, xm_ptr, xp_ptr, ss_ptr, y_ptr, stride_y, eps, p1, p2, FMT0: tl.constexpr,
+    half_ptr, factors_ptr, x_ptr, xs_ptr, xm_ptr, xp_ptr, ss_ptr, y_ptr, stride_y, eps, p1, p2, hints_ptr,
+    FMT0: tl.constexpr,
     FMT1: tl.constexpr, FMT2: tl.constexpr, COLS: tl.constexpr, M: tl.constexpr, W: tl.constexpr, NORM: tl.constexpr,
-    NATIVE: tl.constexpr, PDL: tl.constexpr,
+    BARE: tl.constexpr, NATIVE: tl.constexpr, PDL: tl.constexpr,
 ):
+    """BARE: the f16 rows come without their norm's factors; what the next ones need is left at hints_ptr."""
     program = tl.program_id(0)
     if PDL:
         gdc_launch_dependents()
     if FMT2 >= 0:
         if program < p2:
             _segment(FMT2, q2_ptr, h2_ptr, s2_ptr, d2_ptr, program, n2, y_ptr + n0 + n1, stride_y,
-                     half_ptr, factors_ptr, x_ptr, xs_ptr, xm_ptr, xp_ptr, ss_ptr, eps, COLS, M, W, NORM, NATIVE,
-                     PDL)
+                     half_ptr, factors_ptr, x_ptr, xs_ptr, xm_ptr, xp_ptr, ss_ptr, eps, COLS, M, W, NORM,
+                     BARE, NATIVE, PDL)
     if FMT1 >= 0:
         if program >= p2 and program < p2 + p1:
             _segment(FMT1, q1_ptr, h1_ptr, s1_ptr, d1_ptr, program - p2, n1, y_ptr + n0, stride_y,
-                     half_ptr, factors_ptr, x_ptr, xs_ptr, xm_ptr, xp_ptr, ss_ptr, eps, COLS, M, W, NORM, NATIVE,
-                     PDL)
+                     half_ptr, factors_ptr, x_ptr, xs_ptr, xm_ptr, xp_ptr, ss_ptr, eps, COLS, M, W, NORM,
+                     BARE, NATIVE, PDL)
     if program >= p2 + p1:
         _segment(FMT0, q0_ptr, h0_ptr, s0_ptr, d0_ptr, program - p2 - p1, n0, y_ptr, stride_y,
-                 half_ptr, factors_ptr, x_ptr, xs_ptr, xm_ptr, xp_ptr, ss_ptr, eps, COLS, M, W, NORM, NATIVE,
-                 PDL)
+                 half_ptr, factors_ptr, x_ptr, xs_ptr, xm_ptr, xp_ptr, ss_ptr, eps, COLS, M, W, NORM, BARE,
+                 NATIVE, PDL)
+    if BARE and NORM:
+        if program == 0:
+            _leave_hints(hints_ptr, ss_ptr, eps, COLS, M)
 
 
 @triton.jit
 def _few_rows_residual_kernel(
     q_ptr, h_ptr, s_ptr, d_ptr, half_ptr, factors_ptr, residual_ptr, w_ptr, v_ptr, ys_ptr, ym_ptr, yp_ptr, ss_ptr,
-    FMT: tl.constexpr, COLS: tl.constexpr, N: tl.constexpr, M: tl.constexpr, W: tl.constexpr, NATIVE: tl.constexpr,
-    PDL: tl.constexpr,
+    yh_ptr, yf_ptr, hints_ptr, FMT: tl.constexpr, COLS: tl.constexpr, N: tl.constexpr, M: tl.constexpr, W: tl.constexpr,
+    FORM: tl.constexpr, NATIVE: tl.constexpr, PDL: tl.constexpr,
 ):
     block = tl.program_id(0)
     if PDL:
@@ -127,6 +159,8 @@ def _few_rows_residual_kernel(
     if PDL:
         gdc_wait()
     before = tl.load(residual_ptr + here, mask=real, other=0.0)
+    if FORM >= 0:
+        hint = tl.load(hints_ptr + token, mask=token < M, other=1.0)
     y = mma_rows(FMT, tile, q_ptr, h_ptr, s_ptr, d_ptr, rows, half_ptr, COLS, W, NATIVE)
     y = y * tl.load(factors_ptr + tl.arange(0, 8))[None, :] + before
     tl.store(residual_ptr + here, y, mask=real)
@@ -134,14 +168,19 @@ def _few_rows_residual_kernel(
     y = y * norm
     tl.store(yp_ptr + here, y, mask=real)
     _quantize_columns(y, block, v_ptr, ys_ptr, ym_ptr, N, M)
+    if FORM >= 0:
+        _store_columns(y * hint[None, :], block, yh_ptr, FORM, M)
+        if block == 0:
+            tl.store(yf_ptr + token, 1.0 / hint, mask=token < M)
 
 
 @triton.jit
 def _few_rows_swiglu_kernel(
-    gq_ptr, gh_ptr, gs_ptr, gd_ptr, uq_ptr, uh_ptr, us_ptr, ud_ptr, half_ptr, factors_ptr, v_ptr, ys_ptr, ym_ptr,
-    FMT: tl.constexpr, COLS: tl.constexpr, FFN: tl.constexpr, M: tl.constexpr, W: tl.constexpr, NATIVE: tl.constexpr,
-    PDL: tl.constexpr,
+    gq_ptr, gh_ptr, gs_ptr, gd_ptr, uq_ptr, uh_ptr, us_ptr, ud_ptr, half_ptr, factors_ptr, hints_ptr, ss_ptr, eps,
+    v_ptr, ys_ptr, ym_ptr, yh_ptr, yf_ptr, y_factor, FMT: tl.constexpr, COLS: tl.constexpr, FFN: tl.constexpr,
+    M: tl.constexpr, W: tl.constexpr, BARE: tl.constexpr, FORM: tl.constexpr, NATIVE: tl.constexpr, PDL: tl.constexpr,
 ):
+    """BARE: as in `_few_rows_gemv_kernel`; FORM >= 0: only f16 rows are made, of h times y_factor."""
     block = tl.program_id(0)
     if PDL:
         gdc_launch_dependents()
@@ -150,11 +189,20 @@ def _few_rows_swiglu_kernel(
     up_tile = first_group(FMT, uq_ptr, uh_ptr, us_ptr, ud_ptr, rows, COLS, W)
     if PDL:
         gdc_wait()
-    factor = tl.load(factors_ptr + tl.arange(0, 8))[None, :]
     gate, up = mma_two(FMT, gate_tile, gq_ptr, gh_ptr, gs_ptr, gd_ptr, up_tile, uq_ptr, uh_ptr, us_ptr, ud_ptr, rows,
                        half_ptr, COLS, W, NATIVE)
+    factor = _row_factors(factors_ptr, ss_ptr, eps, COLS, M, BARE)[None, :]
     gate = gate * factor
-    _quantize_columns(gate / (1.0 + tl.exp(-gate)) * (up * factor), block, v_ptr, ys_ptr, ym_ptr, FFN, M)
+    h = gate / (1.0 + tl.exp(-gate)) * (up * factor)
+    if FORM >= 0:
+        _store_columns(h * y_factor, block, yh_ptr, FORM, M)
+    else:
+        _quantize_columns(h, block, v_ptr, ys_ptr, ym_ptr, FFN, M)
+    if block == 0:
+        if BARE:
+            _leave_hints(hints_ptr, ss_ptr, eps, COLS, M)
+        if FORM >= 0:
+            tl.store(yf_ptr + tl.arange(0, 8), tl.zeros((8,), tl.float32) + 1.0 / y_factor)
 
 
 def _warps(num_cols: int) -> int:
@@ -167,6 +215,15 @@ def _warps(num_cols: int) -> int:
 
 def _options(pdl: bool, num_warps: int) -> dict[str, object]:
     return {"PDL": pdl, "NATIVE": has_dp4a(), "num_warps": num_warps, **({"launch_pdl": True} if pdl else {})}
+
+
+def _half_of(
+    x: QuantActivation, weight: QuantWeight, eps: float | None, group: int, pdl: bool
+) -> tuple[HalfRows, bool]:
+    """(x as f16 rows, whether without the norm's factors): what its maker left, else made here."""
+    if x.half is not None and x.half.is_wide == (weight.format == QuantFormat.Q8_0) and group == 0:
+        return x.half, True
+    return half_rows(x, weight, eps, group, pdl), False
 
 
 def few_rows_gemv(
@@ -182,13 +239,13 @@ def few_rows_gemv(
     padded = [*weights, *[weights[0]] * missing]
     formats = [int(w.format) for w in weights] + [-1] * missing
     planes = [argument for w in padded for argument in (w.quants, w.high, w.scales, w.supers, w.num_rows)]
-    half = half_rows(x, next(w for w in weights if not w.format.is_float), eps, pdl=pdl)
+    half, is_bare = _half_of(x, next(w for w in weights if not w.format.is_float), eps, 0, pdl)
     _few_rows_gemv_kernel[(sum(programs),)](
         *planes, half.values.view(torch.int32), half.factors, x.values.view(torch.int32), x.scales, x.sums, x.plain,
         x.square_sums, out, out.stride(0),
-        0.0 if eps is None else eps, sum(programs[1:2]), sum(programs[2:]), FMT0=formats[0], FMT1=formats[1],
-        FMT2=formats[2], COLS=x.num_cols, M=x.num_tokens, W=num_warps, NORM=eps is not None,
-        **_options(pdl, num_warps),
+        0.0 if eps is None else eps, sum(programs[1:2]), sum(programs[2:]), half.hints, FMT0=formats[0],
+        FMT1=formats[1], FMT2=formats[2], COLS=x.num_cols, M=x.num_tokens, W=num_warps, NORM=eps is not None,
+        BARE=is_bare, **_options(pdl, num_warps),
     )
 
 
@@ -198,24 +255,28 @@ def few_rows_residual(
 ) -> None:
     """`quant_gemv_residual` where `fits` says so."""
     num_warps = num_warps or _warps(x.num_cols)
-    half = half_rows(x, weight, eps if group else None, group, pdl)
+    half, _ = _half_of(x, weight, eps if group else None, group, pdl)
+    *emitted, form = half_arguments(out)
     _few_rows_residual_kernel[(weight.num_rows // 16,)](
         weight.quants, weight.high, weight.scales, weight.supers, half.values.view(torch.int32), half.factors, residual,
-        norm_weight, out.values, out.scales, out.sums, out.plain, out.square_sums, FMT=int(weight.format),
-        COLS=x.num_cols, N=weight.num_rows, M=x.num_tokens, W=num_warps, **_options(pdl, num_warps),
+        norm_weight, out.values, out.scales, out.sums, out.plain, out.square_sums, *emitted,
+        FMT=int(weight.format), COLS=x.num_cols, N=weight.num_rows, M=x.num_tokens, W=num_warps, FORM=form,
+        **_options(pdl, num_warps),
     )
 
 
 def few_rows_swiglu(
     x: QuantActivation, gate: QuantWeight, up: QuantWeight, out: QuantActivation, eps: float, pdl: bool,
-    num_warps: int | None = None,
+    num_warps: int | None = None, half_factor: float = 1.0,
 ) -> None:
     """`quant_swiglu` where `fits` says so."""
     num_warps = num_warps or _warps(x.num_cols)
     planes = [p for w in (gate, up) for p in (w.quants, w.high, w.scales, w.supers)]
-    half = half_rows(x, gate, eps, pdl=pdl)
+    half, is_bare = _half_of(x, gate, eps, 0, pdl)
+    values, factors, _, form = half_arguments(out)
     _few_rows_swiglu_kernel[(gate.num_rows // 16,)](
-        *planes, half.values.view(torch.int32), half.factors, out.values, out.scales, out.sums, FMT=int(gate.format),
-        COLS=x.num_cols, FFN=gate.num_rows, M=x.num_tokens, W=num_warps,
+        *planes, half.values.view(torch.int32), half.factors, half.hints, x.square_sums, eps, out.values,
+        out.scales, out.sums, values, factors, half_factor, FMT=int(gate.format), COLS=x.num_cols, FFN=gate.num_rows,
+        M=x.num_tokens, W=num_warps, BARE=is_bare, FORM=form,
         **_options(pdl, num_warps),
     )

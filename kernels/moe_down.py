@@ -16,6 +16,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.activation import emit_block
+from kernels.half_rows import emit_half, half_arguments
 from kernels.launch import RowTile, block_tile, has_dp4a, launch_options
 from kernels.quant_dot import dot_chunk
 from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
@@ -84,11 +85,11 @@ def _slots(
 @triton.jit
 def _moe_down_kernel(
     q_ptr, h_ptr, s_ptr, d_ptr, zq_ptr, zh_ptr, zs_ptr, zd_ptr, x_ptr, xs_ptr, xm_ptr, ids_ptr, logits_ptr,
-    stride_logits, residual_ptr, w_ptr, v_ptr, ys_ptr, ym_ptr, yp_ptr, ss_ptr,
+    stride_logits, residual_ptr, w_ptr, v_ptr, ys_ptr, ym_ptr, yp_ptr, ss_ptr, half_ptr, factors_ptr, hints_ptr,
     FMT: tl.constexpr, SHARED_FMT: tl.constexpr, FFN: tl.constexpr, N: tl.constexpr, E: tl.constexpr,
     TOP_K: tl.constexpr, SPAN: tl.constexpr, W: tl.constexpr, RT: tl.constexpr, T: tl.constexpr,
-    SHARED_W: tl.constexpr, SHARED_RT: tl.constexpr, SHARED_T: tl.constexpr, CHOSEN: tl.constexpr, NATIVE: tl.constexpr,
-    PDL: tl.constexpr,
+    SHARED_W: tl.constexpr, SHARED_RT: tl.constexpr, SHARED_T: tl.constexpr, CHOSEN: tl.constexpr, FORM: tl.constexpr,
+    NATIVE: tl.constexpr, PDL: tl.constexpr,
 ):
     block = tl.program_id(0)
     m = tl.program_id(1)
@@ -105,6 +106,8 @@ def _moe_down_kernel(
     xm_ptr += m * slots * (FFN // 16)
     logits_ptr += m * stride_logits
     before = tl.load(residual_ptr + m * N + offs)
+    if FORM >= 0:
+        hint = tl.load(hints_ptr + m)
     local = block * 16 + tl.arange(0, W)[:, None] * RT + tl.arange(0, RT)[None, :]
     y = _slots(FMT, q_ptr, h_ptr, s_ptr, d_ptr, local, ids_ptr + m * TOP_K, logits_ptr, x_ptr, xs_ptr, xm_ptr, 0,
                TOP_K, SPAN, True, CHOSEN, N, FFN, W, RT, T, NATIVE)
@@ -119,6 +122,8 @@ def _moe_down_kernel(
     tl.store(residual_ptr + m * N + offs, y)
     emit_block(y, block, norm, v_ptr + m * 2 * N, ys_ptr + m * (N // 16), ym_ptr + m * (N // 16), yp_ptr + m * N,
                ss_ptr + m * (N // 16), N)
+    if FORM >= 0:
+        emit_half(y * norm, hint, block, m, half_ptr, factors_ptr, FORM == 1)
 
 
 def down_tile(quant_format: QuantFormat, ffn: int, num_tokens: int) -> RowTile:
@@ -155,12 +160,14 @@ def moe_down(
     tile = tile or down_tile(down.format, down.num_cols, num_tokens)
     shared = shared_down or down
     other = block_tile(shared.format, 8 * shared.num_cols, tile.num_warps, tile.chunks)
+    *half, form = half_arguments(out)
     planes = [p for w in (down, shared) for p in (w.quants, w.high, w.scales, w.supers)]
     _moe_down_kernel[(hidden // 16, num_tokens)](
         *planes, h.values.view(torch.int32), h.scales, h.sums, expert_ids, scores, scores.stride(0), residual,
-        norm_weight, out.values, out.scales, out.sums, out.plain, out.square_sums,
-        FMT=int(down.format), SHARED_FMT=int(shared.format) if shared_down else -1, FFN=down.num_cols, N=hidden,
-        E=down.num_rows // hidden, TOP_K=expert_ids.shape[1], SPAN=triton.next_power_of_2(expert_ids.shape[1]),
+        norm_weight, out.values, out.scales, out.sums, out.plain, out.square_sums, *half,
+        FORM=form, FMT=int(down.format), SHARED_FMT=int(shared.format) if shared_down else -1, FFN=down.num_cols,
+        N=hidden, E=down.num_rows // hidden, TOP_K=expert_ids.shape[1],
+        SPAN=triton.next_power_of_2(expert_ids.shape[1]),
         W=tile.row_lanes, RT=tile.rows_per_thread, T=tile.chunks,
         SHARED_W=other.row_lanes, SHARED_RT=other.rows_per_thread, SHARED_T=other.chunks,
         CHOSEN=weights is not None, NATIVE=has_dp4a(), PDL=pdl,

@@ -22,6 +22,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.activation import quantize_blocks
+from kernels.half_rows import half_arguments, store_columns
 from kernels.int8_numbers import int8_numbers
 from kernels.launch import INTERPRETED, has_dp4a, has_large_shared_memory
 from kernels.quant_format import QuantActivation
@@ -114,13 +115,26 @@ def _walk(
 
 
 @triton.jit
+def _emit(
+    x, first_column, num_columns, m, y_ptr, ys_ptr, ym_ptr, half_ptr, COLS: tl.constexpr, FORM: tl.constexpr
+):
+    """So many columns of token m's row, x [N]: FORM -1: as integers, else as f16 (half_rows.py), 1: wide."""
+    N: tl.constexpr = x.shape[0]
+    if FORM >= 0:
+        store_columns(x, first_column, m, half_ptr, tl.arange(0, N) < num_columns, FORM == 1)
+    else:
+        quantize_blocks(x, first_column // 16, y_ptr + m * 2 * COLS, ys_ptr + m * (COLS // 16),
+                        ym_ptr + m * (COLS // 16), COLS, N // 16, tl.arange(0, N // 16) < num_columns // 16)
+
+
+@triton.jit
 def _paged_decode_kernel(
     projected_ptr, stride_m, positions_ptr, inv_freq_ptr, q_norm_ptr, k_norm_ptr, eps, k_ptr, v_ptr, k_scale_ptr,
-    v_scale_ptr, tables_ptr, stride_table, lens_ptr, partial_ptr, lse_ptr, scale, y_ptr, ys_ptr, ym_ptr,
+    v_scale_ptr, tables_ptr, stride_table, lens_ptr, partial_ptr, lse_ptr, scale, y_ptr, ys_ptr, ym_ptr, half_ptr,
     H: tl.constexpr, HK: tl.constexpr, D: tl.constexpr, GROUP: tl.constexpr, BLOCK_G: tl.constexpr, TILE: tl.constexpr,
     SPLITS: tl.constexpr, LEAST: tl.constexpr, BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr, INT8: tl.constexpr,
     EXACT: tl.constexpr, Q_STRIDE: tl.constexpr, N_ROT: tl.constexpr, NORM: tl.constexpr, GATED: tl.constexpr,
-    NATIVE: tl.constexpr, PDL: tl.constexpr,
+    FORM: tl.constexpr, NATIVE: tl.constexpr, PDL: tl.constexpr,
 ):
     split = tl.program_id(0)
     kv_head = tl.program_id(1)
@@ -165,11 +179,8 @@ def _paged_decode_kernel(
             if GATED:
                 gate = tl.load(projected_ptr + (head * 2 * D + D)[:, None] + offs_d[None, :], mask=used, other=0.0)
                 out = out / (1.0 + tl.exp(-gate))
-            COLS: tl.constexpr = H * D
-            BLOCKS: tl.constexpr = BLOCK_G * D // 16
-            quantize_blocks(tl.reshape(out, (BLOCK_G * D,)), kv_head * GROUP * D // 16, y_ptr + m * 2 * COLS,
-                            ys_ptr + m * (COLS // 16), ym_ptr + m * (COLS // 16), COLS, BLOCKS,
-                            tl.arange(0, BLOCKS) < GROUP * D // 16)
+            _emit(tl.reshape(out, (BLOCK_G * D,)), kv_head * GROUP * D, GROUP * D, m, y_ptr, ys_ptr, ym_ptr, half_ptr,
+                  H * D, FORM)
         else:
             place = (m * H + head) * SPLITS + split
             tl.store(partial_ptr + place[:, None] * D + offs_d[None, :], out, mask=used)
@@ -178,9 +189,9 @@ def _paged_decode_kernel(
 
 @triton.jit
 def _combine_kernel(
-    partial_ptr, lse_ptr, lens_ptr, gate_ptr, stride_gate, y_ptr, ys_ptr, ym_ptr, H: tl.constexpr, D: tl.constexpr,
-    BLOCK_D: tl.constexpr, TILE: tl.constexpr, SPLITS: tl.constexpr, LEAST: tl.constexpr, WINDOW: tl.constexpr,
-    GATED: tl.constexpr, PDL: tl.constexpr,
+    partial_ptr, lse_ptr, lens_ptr, gate_ptr, stride_gate, y_ptr, ys_ptr, ym_ptr, half_ptr, H: tl.constexpr,
+    D: tl.constexpr, BLOCK_D: tl.constexpr, TILE: tl.constexpr, SPLITS: tl.constexpr, LEAST: tl.constexpr,
+    WINDOW: tl.constexpr, GATED: tl.constexpr, FORM: tl.constexpr, PDL: tl.constexpr,
 ):
     head = tl.program_id(0)
     part = tl.program_id(1)
@@ -204,9 +215,7 @@ def _combine_kernel(
         if GATED:
             gate = tl.load(gate_ptr + m * stride_gate + head * 2 * D + D + offs_d)
             out = out / (1.0 + tl.exp(-gate))
-        COLS: tl.constexpr = H * D
-        quantize_blocks(out, (head * D + part * BLOCK_D) // 16, y_ptr + m * 2 * COLS, ys_ptr + m * (COLS // 16),
-                        ym_ptr + m * (COLS // 16), COLS, BLOCK_D // 16)
+        _emit(out, head * D + part * BLOCK_D, BLOCK_D, m, y_ptr, ys_ptr, ym_ptr, half_ptr, H * D, FORM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +265,8 @@ def paged_decode(
     kv:         the new rows are written
     inv_freq:   [n_rot / 2] f32; norms: ([head_dim] f32 for q, the same for k), or None
     workspace:  ([n, num_q_heads, head_dim] f32, [n, num_q_heads] f32), n at least num_seqs * tile.num_splits
-    out:        [num_seqs, num_q_heads * head_dim] values, scales and sums written
+    out:        [num_seqs, num_q_heads * head_dim] values, scales and sums written; or out.half alone,
+                numbers beyond f16 as its largest, its factors one already
     scale:      factor of the scores; None: 1 / sqrt(head_dim)
     """
     num_seqs = projected.shape[0]
@@ -266,19 +276,21 @@ def paged_decode(
     group = shape.num_q_heads // shape.num_kv_heads
     k_scale, v_scale = kv.scales or (kv.k, kv.v)
     q_norm, k_norm = norms or (inv_freq, inv_freq)
+    half, _, _, form = half_arguments(out)
     options = {"launch_pdl": True} if pdl else {}
     common = {"H": shape.num_q_heads, "D": shape.head_dim, "TILE": tile.num_tokens, "SPLITS": tile.num_splits,
-              "LEAST": tile.least, "WINDOW": kv.window, "GATED": shape.is_gated, "PDL": pdl, **options}
+              "LEAST": tile.least, "WINDOW": kv.window, "GATED": shape.is_gated,
+              "FORM": form, "PDL": pdl, **options}
     _paged_decode_kernel[(tile.num_splits, shape.num_kv_heads, num_seqs)](
         projected, projected.stride(0), positions, inv_freq, q_norm, k_norm, eps, kv.k, kv.v, k_scale, v_scale,
         kv.block_tables, kv.block_tables.stride(0), kv.context_lens, partial, lse,
-        LOG2_E * (shape.head_dim**-0.5 if scale is None else scale), out.values, out.scales, out.sums,
+        LOG2_E * (shape.head_dim**-0.5 if scale is None else scale), out.values, out.scales, out.sums, half,
         HK=shape.num_kv_heads, GROUP=group, BLOCK_G=max(16, triton.next_power_of_2(group)), BLOCK_SIZE=kv.block_size,
         INT8=kv.scales is not None, EXACT=INTERPRETED, Q_STRIDE=shape.q_stride, N_ROT=2 * inv_freq.numel(),
         NORM=norms is not None, NATIVE=has_dp4a(), num_warps=tile.num_warps, num_stages=tile.num_stages, **common,
     )
     block_d = min(64, shape.head_dim)
     _combine_kernel[(shape.num_q_heads, shape.head_dim // block_d, num_seqs)](
-        partial, lse, kv.context_lens, projected, projected.stride(0), out.values, out.scales, out.sums,
+        partial, lse, kv.context_lens, projected, projected.stride(0), out.values, out.scales, out.sums, half,
         BLOCK_D=block_d, num_warps=4, **common,
     )

@@ -13,6 +13,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.activation import emit_blocks
+from kernels.half_rows import half_arguments, half_place, store_half
 from kernels.quant_format import QuantActivation
 
 BLOCK = 256
@@ -20,8 +21,8 @@ BLOCK = 256
 
 @triton.jit
 def _post_norm_kernel(
-    y_ptr, post_ptr, eps, residual_ptr, w_ptr, v_ptr, ys_ptr, ym_ptr, yp_ptr, ss_ptr, N: tl.constexpr,
-    BLOCK: tl.constexpr, PDL: tl.constexpr,
+    y_ptr, post_ptr, eps, residual_ptr, w_ptr, v_ptr, ys_ptr, ym_ptr, yp_ptr, ss_ptr, half_ptr, factors_ptr,
+    hints_ptr, N: tl.constexpr, FORM: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):
     m = tl.program_id(1)
     if PDL:
@@ -42,6 +43,11 @@ def _post_norm_kernel(
     norm = tl.load(w_ptr + offs, mask=inside, other=0.0)
     emit_blocks(y, norm, tl.program_id(0) * (BLOCK // 16), v_ptr + m * 2 * N, ys_ptr + m * (N // 16),
                 ym_ptr + m * (N // 16), yp_ptr + m * N, ss_ptr + m * (N // 16), N, BLOCK // 16)
+    if FORM >= 0:
+        hint = tl.load(hints_ptr + m)
+        store_half(y * norm * hint, half_ptr + half_place(offs // 16, offs % 16, m, FORM == 1), inside)
+        if tl.program_id(0) == 0:
+            tl.store(factors_ptr + m, 1.0 / hint)
 
 
 def post_norm(
@@ -57,8 +63,9 @@ def post_norm(
     out:          [num_tokens, hidden], every plane written
     """
     num_tokens, hidden = y.shape
+    *half, form = half_arguments(out)
     options = {"launch_pdl": True} if pdl else {}
     _post_norm_kernel[(triton.cdiv(hidden, BLOCK), num_tokens)](
         y, post_weight, eps, residual, norm_weight, out.values, out.scales, out.sums, out.plain, out.square_sums,
-        N=hidden, BLOCK=BLOCK, PDL=pdl, **options,
+        *half, N=hidden, FORM=form, BLOCK=BLOCK, PDL=pdl, **options,
     )

@@ -94,7 +94,8 @@ def project_residual(
 
 
 def project_swiglu(
-    x: QuantActivation, gate: QuantWeight, up: QuantWeight, out: QuantActivation, eps: float, pdl: bool = False
+    x: QuantActivation, gate: QuantWeight, up: QuantWeight, out: QuantActivation, eps: float, pdl: bool = False,
+    half_factor: float = 1.0,
 ) -> None:
     """`quant_swiglu`."""
     rows = Rows(x, x.num_cols, eps, pdl)
@@ -102,7 +103,7 @@ def project_swiglu(
         add_parts_swiglu(rows.parts(gate), rows.parts(up), out, pdl)
         return
     for piece, some in _slices(x):
-        quant_swiglu(some, gate, up, _some_rows(out, piece), eps, pdl=pdl)
+        quant_swiglu(some, gate, up, _some_rows(out, piece), eps, pdl=pdl, half_factor=half_factor)
 
 
 def takes_normed(weight: QuantWeight, num_tokens: int) -> bool:
@@ -158,7 +159,8 @@ def _half_product(x: Tensor, weight: Tensor) -> Tensor:
 
 def _some_rows(x: QuantActivation, rows: slice) -> QuantActivation:
     plain = None if x.plain is None else x.plain[rows]
-    return QuantActivation(x.values[rows], x.scales[rows], x.sums[rows], plain, x.square_sums[rows])
+    half = x.half if x.num_tokens <= FEW else None
+    return QuantActivation(x.values[rows], x.scales[rows], x.sums[rows], plain, x.square_sums[rows], half)
 
 
 def _slices(x: QuantActivation) -> Iterator[tuple[slice, QuantActivation]]:

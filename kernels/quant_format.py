@@ -79,6 +79,23 @@ class QuantWeight:
 
 
 @dataclass(frozen=True, slots=True)
+class HalfRows:
+    """Up to eight rows as f16 numbers for the tensor cores: an element is the factor of its row times the number.
+
+    values:   [8, num_cols] f16 in the order of half_rows.py, zeros past the last token
+    factors:  [8] f32, without the norm's
+    hints:    [8] f32, powers of two: what the elements of the next row are multiplied by to become numbers. Whoever
+              makes the first row writes them, then every product that takes a row and its norm
+    is_wide:  whether the order is that for matrices whose 16 bytes are 16 columns
+    """
+
+    values: Tensor
+    factors: Tensor
+    hints: Tensor
+    is_wide: bool
+
+
+@dataclass(frozen=True, slots=True)
 class QuantActivation:
     """Rows of a layer's input as 16-bit integers with a scale per block of 16, the RMS factor left out.
 
@@ -95,6 +112,7 @@ class QuantActivation:
     sums:         [num_tokens, num_cols / 16] f32, scale * sum of the block's integers
     plain:        [num_tokens, num_cols] f32, what was quantised; None where nobody keeps it
     square_sums:  [num_tokens, num_cols / 16] f32, sum of x^2 per block before the norm's weight
+    half:         the same for the tensor cores, None where nobody wants it; who makes the row, makes that too
     """
 
     values: Tensor
@@ -102,6 +120,7 @@ class QuantActivation:
     sums: Tensor
     plain: Tensor | None
     square_sums: Tensor
+    half: HalfRows | None = None
 
     @property
     def num_tokens(self) -> int:

@@ -64,17 +64,20 @@ def quant_swiglu(
     eps: float,
     tile: RowTile | None = None,
     pdl: bool = False,
+    half_factor: float = 1.0,
 ) -> None:
     """The first half of a gated feed-forward layer.
 
     x:         num_tokens 1 to 8, its norm factor applied here
     gate, up:  [ffn, hidden] of one format
-    out:       [num_tokens, ffn] values, scales and sums written
+    out:       [num_tokens, ffn] values, scales and sums written; with out.half, where `few_rows.order` is not None,
+               that alone
+    half_factor: power of two that keeps the result within f16
     """
     if gate.format != up.format:
         raise ValueError(f"gate is {gate.format.name} and up is {up.format.name}: one format is needed")
     if tile is None and fits(x, [gate, up]):
-        few_rows_swiglu(x, gate, up, out, eps, pdl)
+        few_rows_swiglu(x, gate, up, out, eps, pdl, half_factor=half_factor)
         return
     if tile is None and streamed_products.fits(x, gate):
         streamed_products.streamed_swiglu(x, gate, up, out, eps, pdl)

@@ -40,6 +40,17 @@ def test_step_follows_the_reference(
         assert wanted is None or relative_error(actual, wanted) < 1e-2
 
 
+def test_rows_on_tensor_cores() -> None:
+    """Four rows leave f16 numbers for one another's products, through attention and a dense half."""
+    torch.manual_seed(3)
+    shape = replace(TINY_DENSE, num_layers=1, vocab=32)
+    weights = random_model(shape, "cpu")
+    inputs = random_inputs(shape, weights, 4, 5, "cpu")
+    expected = reference_step(weights, cloned(inputs))
+    logits = DecodeStep(weights, 4, torch.device("cpu"), pdl=False).run(inputs)
+    assert relative_error(logits, expected) < 1e-2
+
+
 def _sandwiched(weights: DecodeWeights) -> DecodeWeights:
     """The same with norms around each half, GELU, a window in the first layer, scaled scores, capped logits."""
     layers = []

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from kernels.paged_decode import NUM_SPLITS, AttentionTile, PagedKV, paged_decode
+from kernels.quant_format import HalfRows
+from kernels.reference import half_rows as half_reference
 from kernels.reference import paged_decode as reference
 from kernels.reference.quant_gemv import dequantize_rows, quantize_rows
 from kernels.reference.rope_store_kv import rope_store_kv as reference_rope
@@ -40,11 +44,12 @@ def test_rope_and_store(is_gated: bool, is_int8: bool) -> None:
 
 @pytest.mark.parametrize("tile", [AttentionTile(16, 4, 2), AttentionTile(16, 4, 2, 16, 32)], ids=["shares", "least"])
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "dim", "is_gated", "window", "is_int8"),
-    [(4, 2, 64, True, 0, False), (3, 1, 128, False, 0, True), (2, 2, 32, False, 40, False)],
+    ("heads", "kv_heads", "dim", "is_gated", "window", "is_int8", "is_half"),
+    [(4, 2, 64, True, 0, False, False), (3, 1, 128, False, 0, True, False), (2, 2, 32, False, 40, False, False),
+     (4, 2, 64, True, 0, False, True)],
 )
 def test_decode_attention(
-    heads: int, kv_heads: int, dim: int, is_gated: bool, window: int, is_int8: bool, tile: AttentionTile
+    heads: int, kv_heads: int, dim: int, is_gated: bool, window: int, is_int8: bool, is_half: bool, tile: AttentionTile
 ) -> None:
     shape = HeadShape(heads, kv_heads, dim, is_gated)
     lens = torch.tensor([1, 17, 200], dtype=torch.int32)
@@ -60,7 +65,8 @@ def test_decode_attention(
     inv_freq = 1e4 ** -(torch.arange(dim // 4) / (dim // 4))
     norms = (torch.rand(dim) + 0.5, torch.rand(dim) + 0.5)
     workspace = (torch.full((3, heads, NUM_SPLITS, dim), torch.nan), torch.full((3, heads, NUM_SPLITS), torch.nan))
-    out = poisoned_activation(3, heads * dim)
+    half = HalfRows(torch.zeros(8, heads * dim, dtype=torch.float16), torch.ones(8), torch.ones(8), is_wide=True)
+    out = replace(poisoned_activation(3, heads * dim), half=half if is_half else None)
     untouched = [cache.clone() for cache in kv]
     paged_decode(projected, positions, PagedKV(*kv, scales, tables, lens, block_size, window), shape, inv_freq, norms,
                  workspace, out, EPS, tile=tile)
@@ -73,4 +79,5 @@ def test_decode_attention(
         assert torch.equal(kv[i][kept], untouched[i][kept])
     gate = projected[:, : heads * shape.q_stride].reshape(3, heads, 2, dim)[:, :, 1] if is_gated else None
     expected = reference.paged_decode(q, *kv, scales, tables, lens, block_size, window, gate)
-    assert relative_error(dequantize_rows(out), dequantize_rows(quantize_rows(expected))) < 3e-3
+    actual = half_reference.columns(half, 3) if is_half else dequantize_rows(out)
+    assert relative_error(actual, dequantize_rows(quantize_rows(expected))) < 3e-3

@@ -16,13 +16,13 @@ from kernels.argmax import argmax
 from kernels.few_experts import ExpertScratch, few_experts
 from kernels.gated_activation import gated_activation
 from kernels.gated_delta_step import gated_delta_step
-from kernels.launch import has_large_shared_memory
-from kernels.paged_decode import MANY_SEQS_SPLITS, NUM_SPLITS, PagedKV, attention_tile, paged_decode
+from kernels.paged_decode import MANY_SEQS_SPLITS, NUM_SPLITS, PagedKV, paged_decode
 from kernels.post_norm import post_norm
 from kernels.projections import FEW, project, project_residual, project_swiglu
 from kernels.quant_embedding import quant_embedding
 from kernels.quant_format import QuantActivation, QuantWeight
 from kernels.quantize_rows import quantize_rows
+from sparkinfer.model.cuda.half_forms import HalfForms
 from sparkinfer.model.cuda.weights import AttentionLayer, DecodeWeights, DeltaNetLayer, DenseFFN, ExpertFFN
 
 
@@ -51,6 +51,14 @@ class DecodeInputs:
     @property
     def num_seqs(self) -> int:
         return self.input_ids.shape[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """What reads rows of the residual stream when they are finished: a norm's weights, then these matrices."""
+
+    norm: Tensor
+    weights: tuple[QuantWeight, ...]
 
 
 def empty_activation(
@@ -103,9 +111,8 @@ class DecodeStep:
         workspace = workspace or Workspace.empty(weights, num_seqs, device)
         self.logits = workspace.logits[:num_seqs]
         self.workspace = (workspace.partial, workspace.lse)
-        self._attention_tile = attention_tile(weights.heads.head_dim, weights.heads.num_kv_heads, num_seqs,
-                                              has_large_shared_memory(self.residual))
-        self._scratch: dict[tuple[str, int, int], Tensor | QuantActivation] = {}
+        self._forms = HalfForms(self.hidden)
+        self._scratch: dict[tuple[str, int, int], Tensor | HalfForms] = {}
         self._num_seqs = num_seqs
         self._device = device
 
@@ -117,9 +124,11 @@ class DecodeStep:
         weights = self.weights
         quant_embedding(inputs.input_ids, weights.embedding, self.residual, pdl=self.pdl)
         weights.ends.enter(self.residual, weights.eps)
-        self._enter(weights.layers[0].attn_norm)
-        following = [layer.attn_norm for layer in weights.layers[1:]] + [weights.output_norm]
-        for index, (layer, next_norm) in enumerate(zip(weights.layers, following, strict=True)):
+        first, *others = [Following(layer.attn_norm, layer.mixer.inputs) for layer in weights.layers]
+        self._enter(first)
+        others.append(Following(weights.output_norm, (weights.output,)))
+        for index, (layer, following) in enumerate(zip(weights.layers, others, strict=True)):
+            ffn_input = Following(layer.ffn_norm, layer.ffn.inputs)
             group = 0
             if isinstance(layer.mixer, AttentionLayer):
                 mixed = self._attention(layer.mixer, index, inputs)
@@ -127,29 +136,31 @@ class DecodeStep:
                 mixed = self._delta_net(layer.mixer, index, inputs)
                 group = layer.mixer.small.norm.shape[0]
             if layer.post_norms is None:
-                self._add_product(mixed, layer.mixer.output, layer.ffn_norm, group)
+                self._add_product(mixed, layer.mixer.output, ffn_input, group)
             else:
-                self._add_normed(mixed, layer.mixer.output, layer.post_norms[0], layer.ffn_norm)
+                self._add_normed(mixed, layer.mixer.output, layer.post_norms[0], ffn_input)
             if isinstance(layer.ffn, ExpertFFN):
-                self._experts(layer.ffn, next_norm)
+                self._experts(layer.ffn, following)
             else:
-                self._dense(layer.ffn, next_norm, None if layer.post_norms is None else layer.post_norms[1])
+                self._dense(layer.ffn, following, None if layer.post_norms is None else layer.post_norms[1])
         self._project([weights.output], self.logits)
         weights.ends.leave(self.logits)
         argmax(self.logits, inputs.input_ids, pdl=self.pdl)
         return self.logits
 
-    def _enter(self, norm_weight: Tensor) -> None:
+    def _enter(self, following: Following) -> None:
         """Make the first layer's input of the residual stream."""
-        quantize_rows(self.residual, norm_weight, self.hidden, pdl=self.pdl)
+        self.hidden = self._forms.read_by(following.weights)
+        quantize_rows(self.residual, following.norm, self.hidden, self.weights.eps, pdl=self.pdl)
 
     def _project(self, weights: Sequence[QuantWeight], out: Tensor) -> None:
         """Products of a layer's input, side by side."""
         project(self.hidden, weights, self.weights.eps, out=out, pdl=self.pdl)
 
-    def _add_product(self, x: QuantActivation, weight: QuantWeight, next_norm: Tensor, group: int) -> None:
+    def _add_product(self, x: QuantActivation, weight: QuantWeight, following: Following, group: int) -> None:
         """To the residual stream, and make the next input; group: columns of x that share an RMS factor, or 0."""
-        project_residual(x, weight, self.residual, next_norm, self.hidden, group, self.weights.eps, pdl=self.pdl)
+        self.hidden = self._forms.read_by(following.weights)
+        project_residual(x, weight, self.residual, following.norm, self.hidden, group, self.weights.eps, pdl=self.pdl)
 
     def _attention(self, layer: AttentionLayer, index: int, inputs: DecodeInputs) -> QuantActivation:
         heads = self.weights.heads
@@ -159,11 +170,11 @@ class DecodeStep:
             projected.add_(layer.bias)
         kv, scales = inputs.kv[index], inputs.kv_scales[index]
         assert kv is not None
-        mixed = self._activation("attention", self._num_seqs, heads.num_q_heads * heads.head_dim)
+        mixed = self._activation("attention", self._num_seqs, heads.num_q_heads * heads.head_dim, (layer.output,))
         cache = PagedKV(*kv, scales, inputs.block_tables, inputs.context_lens, inputs.block_size, layer.window)
         inv_freq = self.weights.inv_freq if layer.inv_freq is None else layer.inv_freq
         paged_decode(projected, inputs.positions, cache, heads, inv_freq, layer.norms, self.workspace, mixed,
-                     self.weights.eps, self._attention_tile, pdl=self.pdl, scale=layer.scale)
+                     self.weights.eps, pdl=self.pdl, scale=layer.scale)
         return mixed
 
     def _delta_net(self, layer: DeltaNetLayer, index: int, inputs: DecodeInputs) -> QuantActivation:
@@ -176,33 +187,37 @@ class DecodeStep:
         gated_delta_step(projected, layer.small, conv, state, inputs.state_slots, inputs.positions, mixed, pdl=self.pdl)
         return mixed
 
-    def _experts(self, ffn: ExpertFFN, next_norm: Tensor) -> None:
+    def _experts(self, ffn: ExpertFFN, following: Following) -> None:
         logits = self._rows("router", ffn.router.num_rows)
         project(self.hidden, [ffn.router], self.weights.eps, out=logits, pdl=self.pdl)
         slots = ffn.top_k + (ffn.shared is not None)
         h = self._activation("experts", self._num_seqs * slots, ffn.down.num_cols)
         ids = self._plain("expert ids", ffn.top_k, torch.int32)
         scratch = ExpertScratch(h, ids, self._plain("expert weights", slots, torch.float32))
-        few_experts(self.hidden, logits, (ffn.gate, ffn.up, ffn.down), ffn.shared, scratch, self.residual, next_norm,
+        x = self.hidden
+        self.hidden = self._forms.read_by(following.weights)
+        few_experts(x, logits, (ffn.gate, ffn.up, ffn.down), ffn.shared, scratch, self.residual, following.norm,
                     self.hidden, self.weights.eps, pdl=self.pdl)
 
-    def _dense(self, ffn: DenseFFN, next_norm: Tensor, post_norm_weight: Tensor | None) -> None:
-        h = self._activation("dense", self._num_seqs, ffn.down.num_cols)
+    def _dense(self, ffn: DenseFFN, following: Following, post_norm_weight: Tensor | None) -> None:
+        readers = () if ffn.is_gelu else (ffn.down,)
+        h = self._activation("dense", self._num_seqs, ffn.down.num_cols, readers, ffn.inputs)
         if ffn.is_gelu:
             gate_up = self._rows("gate_up", 2 * ffn.down.num_cols)
             project(self.hidden, [ffn.gate, ffn.up], self.weights.eps, out=gate_up, pdl=self.pdl)
             gated_activation(gate_up, h, ffn.is_gelu, pdl=self.pdl)
         else:
-            project_swiglu(self.hidden, ffn.gate, ffn.up, h, self.weights.eps, pdl=self.pdl)
+            project_swiglu(self.hidden, ffn.gate, ffn.up, h, self.weights.eps, self.pdl, ffn.half_factor)
         if post_norm_weight is None:
-            project_residual(h, ffn.down, self.residual, next_norm, self.hidden, pdl=self.pdl)
+            self._add_product(h, ffn.down, following, 0)
         else:
-            self._add_normed(h, ffn.down, post_norm_weight, next_norm)
+            self._add_normed(h, ffn.down, post_norm_weight, following)
 
-    def _add_normed(self, x: QuantActivation, weight: QuantWeight, norm_weight: Tensor, next_norm: Tensor) -> None:
+    def _add_normed(self, x: QuantActivation, weight: QuantWeight, norm_weight: Tensor, following: Following) -> None:
         y = self._rows("normed", weight.num_rows)
         project(x, [weight], None, out=y, pdl=self.pdl)
-        post_norm(y, norm_weight, self.weights.post_eps, self.residual, next_norm, self.hidden, pdl=self.pdl)
+        self.hidden = self._forms.read_by(following.weights)
+        post_norm(y, norm_weight, self.weights.post_eps, self.residual, following.norm, self.hidden, pdl=self.pdl)
 
     def _rows(self, name: str, width: int) -> Tensor:
         key = (name, self._num_seqs, width)
@@ -214,13 +229,17 @@ class DecodeStep:
         assert isinstance(scratch, Tensor)
         return scratch
 
-    def _activation(self, name: str, num_rows: int, num_cols: int) -> QuantActivation:
+    def _activation(
+        self, name: str, num_rows: int, num_cols: int, readers: Sequence[QuantWeight] = (),
+        makers: Sequence[QuantWeight] = (),
+    ) -> QuantActivation:
+        """readers, makers: as `HalfForms.read_by` takes them, of activations that may have f16 rows."""
         key = (name + "/int8", num_rows, num_cols)
         if key not in self._scratch:
-            self._scratch[key] = empty_activation(num_rows, num_cols, self._device, has_plain=False)
-        activation = self._scratch[key]
-        assert isinstance(activation, QuantActivation)
-        return activation
+            self._scratch[key] = HalfForms(empty_activation(num_rows, num_cols, self._device, has_plain=False))
+        forms = self._scratch[key]
+        assert isinstance(forms, HalfForms)
+        return forms.read_by(readers, makers)
 
     def _plain(self, name: str, width: int, dtype: torch.dtype) -> Tensor:
         key = (name, self._num_seqs, width)

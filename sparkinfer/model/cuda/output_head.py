@@ -9,6 +9,7 @@ from torch import Tensor
 from kernels.quant_gemv import quant_gemv
 from kernels.quantize_rows import quantize_rows
 from sparkinfer.model.cuda.decode import empty_activation
+from sparkinfer.model.cuda.half_forms import HalfForms
 from sparkinfer.model.cuda.weights import DecodeWeights
 
 HEAD_SIZES = (1, 2, 4, 8)  # rows in one launch, 8 the most that the kernel takes: each number is compiled by itself
@@ -31,9 +32,9 @@ class OutputHead:
         weights, num_rows = self._weights, rows.shape[0]
         padding = next(size for size in self.sizes if size >= num_rows) - num_rows
         rows = F.pad(rows, (0, 0, 0, padding)).contiguous()
-        hidden = empty_activation(rows.shape[0], weights.hidden_size, rows.device)
+        hidden = HalfForms(empty_activation(rows.shape[0], weights.hidden_size, rows.device)).read_by([weights.output])
         out = torch.empty(rows.shape[0], self.vocab_size, device=rows.device)
-        quantize_rows(rows, weights.output_norm, hidden)
+        quantize_rows(rows, weights.output_norm, hidden, weights.eps)
         quant_gemv(hidden, [weights.output], weights.eps, out=out)
         weights.ends.leave(out)
         return out[:num_rows]

@@ -64,6 +64,11 @@ class AttentionLayer:
     window: int = 0
     scale: float | None = None
 
+    @property
+    def inputs(self) -> tuple[QuantWeight, ...]:
+        """The matrices that read the layer's input, in one launch."""
+        return self.qkv
+
 
 @dataclass(frozen=True, slots=True)
 class DeltaNetLayer:
@@ -72,6 +77,11 @@ class DeltaNetLayer:
     projections: tuple[QuantWeight, ...]
     small: DeltaNetWeights
     output: QuantWeight
+
+    @property
+    def inputs(self) -> tuple[QuantWeight, ...]:
+        """The matrices that read the layer's input, in one launch."""
+        return self.projections
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +96,11 @@ class DenseFFN:
     down: QuantWeight
     half_factor: float
     is_gelu: bool = False
+
+    @property
+    def inputs(self) -> tuple[QuantWeight, ...]:
+        """The matrices that read the layer's input, in one launch."""
+        return self.gate, self.up
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +119,11 @@ class ExpertFFN:
     top_k: int
     half_factor: float
     shared_factor: float = 1.0
+
+    @property
+    def inputs(self) -> tuple[QuantWeight, ...]:
+        """The router; the experts read their input in no order of the tensor cores."""
+        return (self.router,)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from torch import Tensor
 from kernels.normed_rows import NormedRows, add_parts_normed, combine_experts_normed
 from kernels.projections import FEW, Rows, feed_forward_parts, normed_parts, project_normed, takes_normed
 from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
-from sparkinfer.model.cuda.decode import DecodeStep, Workspace
+from sparkinfer.model.cuda.decode import DecodeStep, Following, Workspace
 from sparkinfer.model.cuda.experts import choose, have_kernels, products
-from sparkinfer.model.cuda.weights import AttentionLayer, DecodeLayer, DecodeWeights, DenseFFN, ExpertFFN
+from sparkinfer.model.cuda.weights import DecodeLayer, DecodeWeights, DenseFFN, ExpertFFN
 
 
 def decode_step(
@@ -38,9 +38,8 @@ def _takes_layer(layer: DecodeLayer, num_seqs: int) -> bool:
         return False
     if isinstance(ffn, ExpertFFN) and not have_kernels(ffn):
         return False
-    inputs = mixer.qkv if isinstance(mixer, AttentionLayer) else mixer.projections
     first, second = _feed_forward(ffn)
-    has_products = all(takes_normed(weight, num_seqs) for weight in (*inputs, mixer.output, *first, *second))
+    has_products = all(takes_normed(weight, num_seqs) for weight in (*mixer.inputs, mixer.output, *first, *second))
     return has_products and all(weight.format != QuantFormat.F32 for weight in (mixer.output, *second))
 
 
@@ -62,23 +61,23 @@ class WideDecodeStep(DecodeStep):
         self._normed = NormedRows.empty(num_seqs, weights.hidden_size, device)
         self._side = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
-    def _enter(self, norm_weight: Tensor) -> None:
-        self._add_parts(None, norm_weight)
+    def _enter(self, following: Following) -> None:
+        self._add_parts(None, following)
 
     def _project(self, weights: Sequence[QuantWeight], out: Tensor) -> None:
         project_normed(self._normed, weights, out, self.pdl)
 
-    def _add_product(self, x: QuantActivation, weight: QuantWeight, next_norm: Tensor, group: int) -> None:
-        self._add_parts(Rows(x, group, self.weights.eps, self.pdl).parts(weight), next_norm)
+    def _add_product(self, x: QuantActivation, weight: QuantWeight, following: Following, group: int) -> None:
+        self._add_parts(Rows(x, group, self.weights.eps, self.pdl).parts(weight), following)
 
-    def _experts(self, ffn: ExpertFFN, next_norm: Tensor) -> None:
+    def _experts(self, ffn: ExpertFFN, following: Following) -> None:
         x, eps = self._normed, self.weights.eps
         shared = self._shared_expert(ffn)
         ids, weights = choose(normed_parts(x, ffn.router, self.pdl), ffn, self.pdl)
         found = products(x.packed, ids, ffn, torch.float32, self.pdl)
         if shared is not None and self._side is not None:
             torch.cuda.current_stream().wait_stream(self._side)
-        combine_experts_normed(found, weights, shared, self.residual, next_norm, eps, x, self.pdl)
+        combine_experts_normed(found, weights, shared, self.residual, following.norm, eps, x, self.pdl)
 
     def _shared_expert(self, ffn: ExpertFFN) -> Tensor | None:
         """Parts of its product, made beside what the current stream does next: small kernels leave the card room."""
@@ -90,10 +89,10 @@ class WideDecodeStep(DecodeStep):
         with torch.cuda.stream(self._side):
             return feed_forward_parts(self._normed, ffn.shared, ffn.shared_factor, self.pdl)
 
-    def _dense(self, ffn: DenseFFN, next_norm: Tensor, post_norm_weight: Tensor | None) -> None:
+    def _dense(self, ffn: DenseFFN, following: Following, post_norm_weight: Tensor | None) -> None:
         assert post_norm_weight is None
         parts = feed_forward_parts(self._normed, (ffn.gate, ffn.up, ffn.down), ffn.half_factor, self.pdl)
-        self._add_parts(parts, next_norm)
+        self._add_parts(parts, following)
 
-    def _add_parts(self, parts: Tensor | None, next_norm: Tensor) -> None:
-        add_parts_normed(parts, self.residual, next_norm, self.weights.eps, self._normed, self.pdl)
+    def _add_parts(self, parts: Tensor | None, following: Following) -> None:
+        add_parts_normed(parts, self.residual, following.norm, self.weights.eps, self._normed, self.pdl)
