@@ -94,10 +94,10 @@ class HttpApp:
             response = await self._handle(route, exchange)
         except RequestError as error:
             allow = {"allow": self._allow(route)} if error.status == 405 else None
-            response = error_response(path, error, exchange.request_id, allow)
+            response = error_response(exchange, error, allow)
         except Exception:  # the one boundary of the HTTP side: a bug must cost its own request, not all others
             log.exception("%s %s failed, %s", scope.method, route, exchange.request_id)
-            response = error_response(path, RequestError(500, "Internal error"), exchange.request_id)
+            response = error_response(exchange, RequestError(500, "Internal error"))
         status = exchange.sent_status if response is None else response.status
         self._metrics.responses.labels(route, str(status)).inc()
         if response is not None:

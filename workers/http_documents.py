@@ -12,7 +12,7 @@ from sparkinfer.api.openapi import openapi_document
 from sparkinfer.api.sse import encode_json
 from sparkinfer.config import PublishConfig, ServerConfig
 from sparkinfer.errors import RequestError
-from workers.http_exchange import Exchange, Response, json_response
+from workers.http_exchange import ANTHROPIC_HEADER, Exchange, Response, json_response
 from workers.http_generations import Generations
 from workers.http_metrics import CONTENT_TYPE, HttpMetrics
 from workers.http_service import Service
@@ -54,7 +54,7 @@ class Documents:
     async def models(self, exchange: Exchange) -> Response:
         """GET /v1/models, as OpenAI or, for a client that says so, Anthropic has it"""
         info = self._info()
-        if exchange.header("anthropic-version"):
+        if exchange.header(ANTHROPIC_HEADER):
             return json_response(models_page(info))
         return json_response(self._models.list(info, self._is_ready()))
 
@@ -62,7 +62,7 @@ class Documents:
         """GET /v1/models/{id}"""
         model_id = exchange.path.removeprefix(MODEL_PREFIX)
         found = self._models.find(self._info(), model_id, self._is_ready())
-        return json_response(model_object(self._info()) if exchange.header("anthropic-version") else found)
+        return json_response(model_object(self._info()) if exchange.header(ANTHROPIC_HEADER) else found)
 
     async def info(self, _exchange: Exchange) -> Response:
         """GET /v1/info"""

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, TypeVarTuple
+from urllib.parse import parse_qsl
 
 from granian.rsgi import ProtocolClosed  # type: ignore[attr-defined]  # public, though its stub does not say so
 
@@ -27,6 +28,8 @@ T = TypeVar("T")
 
 MAX_DISCARDED = 4  # times the limit, of a body that is too large
 BODY_TIMEOUT_S = 300.0  # a 16 MiB body over 1 Mbit/s takes 130 s
+
+ANTHROPIC_HEADER = "anthropic-version"  # by which their clients are known on routes that OpenAI has, too
 
 Headers = list[tuple[str, str]]
 
@@ -52,6 +55,8 @@ class Scope(Protocol):
     def client(self) -> str: ...
     @property
     def headers(self) -> HeaderMap: ...
+    @property
+    def query_string(self) -> str: ...
 
 
 class Connection(Protocol):
@@ -112,6 +117,13 @@ class Exchange:
         """A request header, "" when it is absent."""
         value: str = self.scope.headers.get(name, "")
         return value
+
+    def query(self) -> dict[str, str]:
+        """The query's parameters, the last value of each; 400 where it is not in UTF-8."""
+        try:
+            return dict(parse_qsl(self.scope.query_string, keep_blank_values=True, errors="strict"))
+        except ValueError as error:  # more fields than Python's limit, too
+            raise RequestError(400, "The query of the address cannot be read") from error
 
     async def json_object(self) -> dict[str, Any]:
         """The body as a JSON object, whatever its content type says; 400, 408, 413 or 415 otherwise."""
@@ -175,10 +187,8 @@ def json_response(value: Any, status: int = 200) -> Response:
     return Response(status, encode_json(value))
 
 
-def error_response(
-    path: str, error: RequestError, request_id: str, extra: Mapping[str, str] | None = None
-) -> Response:
-    """The error in the shape of the API that `path` belongs to.
+def error_response(exchange: Exchange, error: RequestError, extra: Mapping[str, str] | None = None) -> Response:
+    """The error in the shape of the API that the request's path, or its headers, belong to.
 
     A status that may be retried says after how many seconds.
     """
@@ -187,4 +197,5 @@ def error_response(
         headers.append(("retry-after", str(RETRY_AFTER_S[error.status])))
     if error.status == 401:
         headers.append(("www-authenticate", "Bearer"))
-    return Response(error.status, error_body(path, error, request_id), headers)
+    is_anthropic = bool(exchange.header(ANTHROPIC_HEADER))
+    return Response(error.status, error_body(exchange.path, error, exchange.request_id, is_anthropic), headers)

@@ -7,6 +7,7 @@ from typing import Any
 
 from sparkinfer.api.generation import Generation, MakeReply, NewRequestId
 from sparkinfer.api.models import ModelInfo
+from sparkinfer.api.responses.item_page import item_page, parse_page_query
 from sparkinfer.api.responses.reply import ResponsesReply
 from sparkinfer.api.responses.request import (
     FIELD_NAMES,
@@ -15,7 +16,8 @@ from sparkinfer.api.responses.request import (
     parse_responses_request,
 )
 from sparkinfer.api.responses.store import StoredResponse
-from sparkinfer.api.schema import Object
+from sparkinfer.api.schema import Object, fail
+from sparkinfer.errors import RequestError
 from workers.http_exchange import Exchange, Response, json_response
 from workers.http_generations import Generations
 from workers.http_prompts import Prompts
@@ -55,7 +57,10 @@ class ResponsesRoutes:
         return json_response({"object": "response.input_tokens", "input_tokens": len(encoded.token_ids)})
 
     async def get(self, exchange: Exchange) -> Response:
-        """GET /v1/responses/{id}"""
+        """GET /v1/responses/{id}; answers run only while they are made, so that there is no stream to come back to."""
+        stream = exchange.query().get("stream", "false").lower()
+        if stream not in ("false", "0"):
+            fail("stream", "only background responses can be streamed again, and this server makes none")
         return json_response((await self._store.get(exchange.client_id, _id(exchange))).response)
 
     async def delete(self, exchange: Exchange) -> Response:
@@ -64,12 +69,17 @@ class ResponsesRoutes:
         return json_response({"id": _id(exchange), "object": "response", "deleted": True})
 
     async def input_items(self, exchange: Exchange) -> Response:
-        """GET /v1/responses/{id}/input_items: all of them, the newest first."""
+        """GET /v1/responses/{id}/input_items, a page of them"""
+        query = parse_page_query(exchange.query())
         response_id = _id(exchange).removesuffix(ITEMS_SUFFIX)
         items = (await self._store.get(exchange.client_id, response_id)).input
-        named = [{"id": f"item_{response_id}_{i}", "type": "message"} | item for i, item in enumerate(items)][::-1]
-        return json_response(
-            {"object": "list", "data": named, "first_id": named[0]["id"], "last_id": named[-1]["id"], "has_more": False}
+        return json_response(item_page(response_id, items, query))
+
+    async def no_compaction(self, _exchange: Exchange) -> Response:
+        """POST /v1/responses/compact"""
+        raise RequestError(
+            501, "This server compacts no conversations; ask for a summary with /v1/responses",
+            code="compaction_unsupported",
         )
 
     def _plan(

@@ -29,6 +29,7 @@ def surface_routes(generations: Generations, prompts: Prompts, config: ServerCon
         "/v1/messages/count_tokens": {"POST": anthropic.count_tokens},
         "/v1/responses": {"POST": responses.create},
         "/v1/responses/input_tokens": {"POST": responses.count_tokens},
+        "/v1/responses/compact": {"POST": responses.no_compaction},
         "/v1/responses/{id}": {"GET": responses.get, "DELETE": responses.delete},
         "/v1/responses/{id}/input_items": {"GET": responses.input_items},
         **_ollama_routes(OllamaRoutes(generations)),

@@ -24,9 +24,12 @@ def surface_headers(path: str, request_id: str) -> list[tuple[str, str]]:
     return [("request-id", request_id)] if _is_below(path, "/v1/messages") else []
 
 
-def error_body(path: str, error: RequestError, request_id: str) -> bytes:
-    """The body of an error response to a request for `path`, whether or not there is such a route."""
-    if _is_below(path, "/v1/messages"):
+def error_body(path: str, error: RequestError, request_id: str, is_anthropic: bool = False) -> bytes:
+    """The body of an error response to a request for `path`, whether or not there is such a route.
+
+    is_anthropic: the client says that it is one of theirs, which tells on routes of OpenAI that they share
+    """
+    if _is_below(path, "/v1/messages") or (is_anthropic and _is_below(path, "/v1/models")):
         return anthropic_error_json(error, request_id)
     for prefixes, write in _BY_PREFIX:
         if any(_is_below(path, prefix) for prefix in prefixes):
