@@ -16,11 +16,13 @@ import torch
 
 from sparkinfer.checkpoint.fingerprint import fingerprint
 from sparkinfer.checkpoint.gguf import GGUFFile
+from sparkinfer.checkpoint.hparams import HParams
 from sparkinfer.config import Config
 from sparkinfer.engine.cache_manager import CacheManager
 from sparkinfer.engine.device import choose_device, memory_for
 from sparkinfer.engine.disk_tier import DiskTier
 from sparkinfer.engine.engine import Engine
+from sparkinfer.engine.kv_cache import choose_kv_dtype
 from sparkinfer.engine.memory_plan import MemoryPlan
 from sparkinfer.engine.model_runner import ModelRunner
 from sparkinfer.engine.prefix_cache import token_key
@@ -41,13 +43,16 @@ SAVES_PER_BATCH = 4  # what waits for the disk at once stays within PrefixDisk's
 SNAPSHOTS_PER_BATCH = 8
 
 
-def attach_disk(config: Config, gguf: GGUFFile, cache: CacheManager, runner: ModelRunner, engine: Engine) -> None:
+def attach_disk(
+    config: Config, gguf: GGUFFile, hparams: HParams, cache: CacheManager, runner: ModelRunner, engine: Engine
+) -> None:
     """Let the prefix cache read and write [prefix_cache] directory, if one is named. Raises ConfigError."""
     settings = config.prefix_cache
     if not settings.directory or cache.prefix_cache is None or config.engine.runner == "scripted":
         return
-    # Whatever changes the bytes of a block or state, or what they mean.
-    kind = (type(runner).__name__, config.engine.kv_dtype, config.engine.block_size, config.engine.deterministic)
+    # Whatever changes the bytes of a block or state, or what they mean. What "auto" stands for depends on the device.
+    dtype = choose_kv_dtype(config.engine.kv_dtype, hparams, choose_device(config.engine.device))
+    kind = (type(runner).__name__, dtype, config.engine.block_size, config.engine.deterministic)
     directory = Path(settings.directory).expanduser()
     disk = PrefixDisk(directory, fingerprint(gguf, *kind), int(settings.disk_gib * GIB))
     tier = cache.disk = DiskTier(cache.prefix_cache, disk)

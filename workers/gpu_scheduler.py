@@ -161,7 +161,7 @@ def _body(context: WorkerContext) -> int:
     scheduler.output_tokens.forced = TableMasks(context.mask_table)
     sink = RingSink(context)
     engine = Engine(scheduler, runner, sink)
-    attach_disk(config, gguf, cache, runner, engine)
+    attach_disk(config, gguf, hparams, cache, runner, engine)
     reserve_snapshots(config, cache, runner, status.beat)
     warm_up(pinned, cache, engine)
     is_greedy = config.engine.deterministic or config.model.sampling_defaults == "greedy"

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+from unittest import mock
 
 import pytest
 import torch
 
+from sparkinfer.checkpoint.gguf import GGUFFile
+from sparkinfer.checkpoint.hparams import HParams
 from sparkinfer.config import Config, EngineConfig, ModelConfig, PrefixCacheConfig
 from sparkinfer.engine.cache_plan import make_cache
 from sparkinfer.engine.memory_plan import MemoryPlan
 from sparkinfer.engine.scheduler_output import SchedulerOutput
 from sparkinfer.errors import ConfigError
-from workers.gpu_cache import beside_pinned, pinned_tokens, reserve_snapshots
+from tests.model.tiny import GOLDEN
+from workers.gpu_cache import attach_disk, beside_pinned, pinned_tokens, reserve_snapshots
 
 BLOCK_SIZE = 16
 
@@ -87,3 +91,24 @@ def test_a_gpus_snapshots_all_have_their_memory_before_the_first_request(
     reserve_snapshots(settings, cache, runner, lambda: turns.append(len(runner.saved)))
     assert runner.saved == list(range(num_saved))
     assert turns == sorted(set(turns))
+
+
+def test_what_a_cache_holds_tells_files_apart_not_what_it_is_called(tmp_path, monkeypatch):
+    """ "auto" is another type on another device; written out it is the same prefix."""
+    gguf = GGUFFile.open(GOLDEN / "qwen3.gguf")
+    hparams = HParams.from_gguf(gguf)
+    names = []
+    for device, kv_dtype in (("cpu", "auto"), ("cpu", "f16"), ("cuda", "auto"), ("cuda", "bf16"), ("cpu", "bf16")):
+        monkeypatch.setattr("workers.gpu_cache.choose_device", lambda name: torch.device(name))
+        settings = Config(
+            engine=EngineConfig(block_size=BLOCK_SIZE, device=device, kv_dtype=kv_dtype),
+            prefix_cache=PrefixCacheConfig(directory=str(tmp_path)),
+        )
+        cache = make_cache(settings.prefix_cache, num_blocks=4, block_size=BLOCK_SIZE, bytes_per_snapshot=0, free=0)
+        with mock.patch("workers.gpu_cache.PrefixDisk") as opened:
+            attach_disk(settings, gguf, hparams, cache, CopyingRunner(), mock.MagicMock())
+        names.append(opened.call_args.args[1])
+    cpu_auto, f16, cuda_auto, bf16, cpu_bf16 = names
+    assert cpu_auto == f16
+    assert cuda_auto == bf16 == cpu_bf16
+    assert cpu_auto != cuda_auto
