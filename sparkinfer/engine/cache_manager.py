@@ -177,10 +177,16 @@ class CacheManager:
         if self.disk is not None:
             self.disk.completed_epoch = output.epoch
 
+    def prove(self, sequence: Sequence) -> None:
+        """A running sequence has its first token: what it was computed from holds no NaN."""
+        lease = self._leases.get(sequence)
+        if lease is not None:
+            lease.node.prove()
+
     def release(self, sequence: Sequence, is_sound: bool = True) -> None:
         """Take back a sequence's blocks; the cache keeps the full ones among those that were computed.
 
-        is_sound False: nothing that this sequence computed may be used again.
+        is_sound False: nothing that this sequence computed may be used again, nor what it found that is not proven.
         """
         lease = self._leases.pop(sequence, None)
         if lease is not None:
@@ -270,6 +276,8 @@ class CacheManager:
             num_valid = min(sequence.num_computed_tokens, self._num_shared(sequence))
             if num_valid // self.block_size > lease.node.depth:
                 self._insert(sequence, lease, token_key(sequence.token_ids(0, num_valid)), num_valid)
+            if sequence.first_token_at is not None:
+                lease.node.prove()
         if self._rolling is not None:
             path = {node.depth * self.block_size: node for node in lease.node.path()} if is_sound else {}
             self._rolling.end(sequence, path)
@@ -278,7 +286,9 @@ class CacheManager:
             cache.touch(node)  # it is from its end on that a conversation may go on
         cache.unlock(lease.node)
         if not is_sound:
-            for node in reversed(computed):
+            matched = lease.num_matched_blocks
+            doubtful = [node for node in lease.node.path() if node.depth > matched or not node.is_proven]
+            for node in reversed(doubtful):
                 cache.forget(node, is_suspect=node.block == sequence.block_table[node.depth - 1])
 
 

@@ -28,7 +28,7 @@ class _Load:
 class DiskTier:
     """Writes nodes that are evicted, and all of them at the end; reads back what a waiting sequence begins with.
 
-    A node is written only once the steps that filled it are known to have run.
+    A node is written only once the steps that filled it are known to have run, and have led to a token.
     """
 
     def __init__(self, cache: PrefixCache, disk: PrefixDisk) -> None:
@@ -127,7 +127,7 @@ class DiskTier:
         return best if self._has_state else names
 
     def _saves_of(self, node: PrefixNode) -> Iterator[DiskSave]:
-        if node.epoch > self.completed_epoch or node.is_suspect:
+        if node.epoch > self.completed_epoch or node.is_suspect or not node.is_proven:
             return
         name = self._digest(node).hex()
         if not self._disk.has(f"{name}.kv"):

@@ -15,11 +15,12 @@ class PrefixNode:
 
     epoch is the step from which on block and snapshot hold what they should.
     users counts the running sequences whose tokens begin with this path (and pins), so it never grows downwards.
+    is_proven: a token was sampled behind it, so that it holds no NaN. Chunks of a prompt alone do not show theirs.
     is_suspect: whoever computed it failed; nobody may resume behind it, and it goes with its last user.
     """
 
-    __slots__ = ("block", "children", "depth", "digest", "epoch", "is_alive", "is_suspect", "key", "last_used",
-                 "parent", "path_hash", "snapshot", "users")
+    __slots__ = ("block", "children", "depth", "digest", "epoch", "is_alive", "is_proven", "is_suspect", "key",
+                 "last_used", "parent", "path_hash", "snapshot", "users")
 
     def __init__(self, parent: PrefixNode | None, key: bytes, block: BlockId, path_hash: int, epoch: int = 0) -> None:
         """key: the tokens of this block, int32; for a root, the salt."""
@@ -35,6 +36,7 @@ class PrefixNode:
         self.users = 0
         self.last_used = 0
         self.is_alive = True
+        self.is_proven = False
         self.is_suspect = False
 
     def path(self) -> Iterator[PrefixNode]:
@@ -43,6 +45,13 @@ class PrefixNode:
         while node.parent is not None:
             yield node
             node = node.parent
+
+    def prove(self) -> None:
+        """A token was sampled behind this node."""
+        for node in self.path():
+            if node.is_proven:
+                return
+            node.is_proven = True
 
     def blocks(self) -> list[BlockId]:
         """The blocks from the root to here, in the order of their tokens."""

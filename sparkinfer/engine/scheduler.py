@@ -10,7 +10,7 @@ from sparkinfer.engine.admission_control import AdmissionControl
 from sparkinfer.engine.cache_manager import CacheManager
 from sparkinfer.engine.open_requests import OpenRequests
 from sparkinfer.engine.placement import Placement
-from sparkinfer.engine.scheduler_output import SchedulerOutput, StepResult, mark_late, row_errors
+from sparkinfer.engine.scheduler_output import SchedulerOutput, StepResult, is_sound, mark_late, row_errors
 from sparkinfer.engine.sequence import BlockId, Sequence, SequenceStatus
 from sparkinfer.engine.step_builder import StepBuilder
 from sparkinfer.engine.step_events import OutputTokens, StepEvents
@@ -133,6 +133,7 @@ class Scheduler:
                 continue
             if sequence.first_token_at is None:
                 sequence.first_token_at = now
+                self._cache.prove(sequence)
             reason = self.output_tokens.take(sequence, token_id, events)
             if reason is not None:
                 self._finish(sequence, reason, now)
@@ -283,7 +284,7 @@ class Scheduler:
     def _finish(self, sequence: Sequence, reason: FinishReason, now: float) -> None:
         if sequence.status == SequenceStatus.RUNNING:
             self._running.remove(sequence)
-            self._placement.release(sequence, is_sound=sequence.status_code in (0, 504))
+            self._placement.release(sequence, is_sound=is_sound(sequence))
         else:
             self._placement.forget(sequence)
             if sequence.arrival_number >= 0:

@@ -168,6 +168,11 @@ NAN_LOGITS = RequestError(500, "The model's output was not a number.", code="nan
 EMPTY_MASK = RequestError(500, "The grammar allows no token here.", code="empty_mask")
 
 
+def is_sound(sequence: Sequence) -> bool:
+    """Whether what a sequence computed may be used again: it did not fail, or only for its time or its grammar."""
+    return sequence.status_code in (0, 504) or sequence.code == EMPTY_MASK.code
+
+
 def row_errors(output: SchedulerOutput, result: StepResult) -> Iterator[tuple[ScheduledSequence, RequestError]]:
     """Rows that have no token and never will."""
     rows = output.sampling_rows

@@ -9,16 +9,19 @@ import numpy as np
 import pytest
 import torch
 
+from sparkinfer.config import PrefixCacheConfig, SchedulerConfig
+from sparkinfer.engine.cache_plan import make_cache
 from sparkinfer.engine.engine import Engine
 from sparkinfer.engine.fake_model_runner import ScriptedModelRunner, cycle_script
 from sparkinfer.engine.mask_gate import MaskGate
 from sparkinfer.engine.sampler import Sampler
 from sparkinfer.engine.sampling_batch import SamplingBatch, SamplingSlots
+from sparkinfer.engine.scheduler import Scheduler
 from sparkinfer.engine.scheduler_output import Admission, ScheduledSequence, SchedulerOutput
 from sparkinfer.engine.token_mask import MaskBatch, allowed_tokens
 from sparkinfer.request import FinishReason, RequestId
 from sparkinfer.sampling_params import SamplingParams
-from tests.engine.engines import EOS, make_engine, sampling
+from tests.engine.engines import EOS, RecordingSink, make_engine, sampling
 from tests.engine.hash_model import CONTROLS, CPU, VOCAB_SIZE, HashModel, Rig, make_requests
 
 
@@ -215,6 +218,20 @@ def test_an_empty_mask_ends_its_sequence_and_no_other(expected) -> None:
     ends = [(sequence.status_code, sequence.code) for _, sequence in sorted(rig.sink.finished.items())]
     assert ends == [(500, "empty_mask"), (500, "empty_mask"), (0, None)]
     assert rig.sink.tokens == {(0, 0): [7, 7], (2, 0): expected[0][0]}
+
+
+def test_an_empty_mask_says_nothing_against_what_was_computed() -> None:
+    runner = ScriptedModelRunner(cycle_script([5, 6, 7], 6, EOS), 64, 4)
+    runner.set_mask_source(Grammar(lambda mask_row, position: {5} if position < 13 else set(), vocab_size=40), 40)
+    cache = make_cache(PrefixCacheConfig(min_tokens=0), num_blocks=64, block_size=4, bytes_per_snapshot=0, free=0)
+    sink = RecordingSink()
+    engine = Engine(Scheduler(SchedulerConfig(), cache, 1000), runner, sink)
+    prompt = list(range(1, 12))
+    for number, mask_row in enumerate((3, None)):
+        submit(engine, number, prompt, {"max_tokens": 9}, mask_row)
+        run(engine)
+    assert sink.finished[0, 0].code == "empty_mask"
+    assert sink.finished[1, 0].num_cached_tokens == 8
 
 
 def test_nan_behind_a_mask_ends_its_sequence() -> None:

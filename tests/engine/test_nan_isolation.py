@@ -15,6 +15,7 @@ from sparkinfer.engine.kv_cache import KVCache
 from sparkinfer.engine.state_pool import StatePool
 from sparkinfer.model.forward_batch import ForwardBatch
 from sparkinfer.model.registry import Model, load_model
+from sparkinfer.request import RequestId
 from tests.engine.test_determinism import Service
 from tests.model.driver import CPU, Driver
 from tests.model.tiny import tiny_gguf
@@ -136,3 +137,32 @@ def test_a_batch_without_defects_is_untouched(model: Model) -> None:
     wrong = dataclasses.replace(batch, block_tables=batch.block_tables + 1)
     with torch.inference_mode():
         assert not model.forward(wrong, driver.kv_cache, driver.state_pool).isfinite().all()
+
+
+def test_what_an_aborted_prompt_left_goes_with_the_first_that_fails_on_it(path: Path) -> None:
+    """Chunks of a prompt are cached without a look at what they hold: nobody samples behind them."""
+    gguf = GGUFFile.open(path)
+    model = load_model(gguf, HParams.from_gguf(gguf), CPU, lambda *_: None, True)
+    greedy = {"temperature": 0.0, "max_tokens": 6, "logit_bias": {FailingModel.BAD_TOKEN: -1e6}}
+    good, prompt = list(range(30, 54)), [*range(30, 54), FailingModel.BAD_TOKEN, *range(30)]
+    with Service(model) as healthy:
+        healthy.submit(0, prompt, greedy)
+        expected = healthy.finish()
+    failing = FailingModel(model)
+    with Service(failing, uses_cache=True, max_num_batched_tokens=12) as service:
+        service.submit(5, good, greedy)
+        service.finish()  # a prefix that is proven
+        service.submit(1, prompt, greedy, steps=3)
+        service.engine.abort(RequestId(1))
+        service.finish()
+        assert (1, 0) not in service.said
+        failing.is_broken = False
+        for request_id in (2, 3):
+            service.submit(request_id, prompt, greedy)
+            service.finish()
+        assert service.codes[2] in ("nan_logits", None)  # None where nothing of it was cached
+        assert service.codes[3] is None
+        assert service.said[3, 0] == expected[0, 0]
+        service.submit(4, [*good, 7], greedy)
+        service.finish()
+        assert service.num_cached[4] > 0
