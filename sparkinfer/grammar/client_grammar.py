@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection
 
@@ -10,12 +11,14 @@ from llguidance.gbnf_to_lark import any_to_lark
 from sparkinfer.errors import RequestError
 from sparkinfer.grammar import char_set
 from sparkinfer.grammar.endless_rules import TEXT, endless_rules
+from sparkinfer.grammar.json_schema import json_rule
 from sparkinfer.grammar.output_grammar import Rule, text_without
 from sparkinfer.grammar.pattern import PatternError, PatternTooLargeError, full_match
 from sparkinfer.grammar.trial import possible_beginning
 
 _SPECIAL = re.compile(r"<[^<>\s][^<>\n]*>")
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)", re.DOTALL)
+_JSON = re.compile(rf"{TEXT.pattern}|(?P<schema>%json\b\s*)")
 _OPTIONS = re.compile(r"^\s*%llguidance\s*\{\s*\}\s*$", re.MULTILINE)
 
 
@@ -87,14 +90,15 @@ def lark_rule(grammar: str, path: str, kept_out: Collection[str] = ()) -> Rule:
     if not grammar.strip():
         raise RequestError(400, f"{path}: is empty", param=path, code="invalid_grammar")
     lark = _OPTIONS.sub("", lark)
-    plain = TEXT.sub('""', lark)
+    outline = _without_schemas(lark, path)
+    plain = TEXT.sub('""', outline)
     for directive in ("%llguidance", "%lark"):
         if directive in plain:
             raise RequestError(400, f"{path}: {directive} is not supported", param=path, code="invalid_grammar")
     if _SPECIAL.search(plain):
         message = f"{path}: special tokens (<...>) are not supported: they are not in the answer's text"
         raise RequestError(400, message, param=path, code="invalid_grammar")
-    endless = endless_rules(lark)
+    endless = endless_rules(outline)
     if endless:  # whose masks llguidance may compute for ever
         message = f"{path}: no text satisfies it, or a part of it: the rule {endless[0]!r} goes on for ever"
         raise RequestError(400, message, param=path, code="invalid_grammar")
@@ -104,3 +108,21 @@ def lark_rule(grammar: str, path: str, kept_out: Collection[str] = ()) -> Rule:
         message = f"{path}: its text may begin with {markup!r}, which has a meaning of its own for this model"
         raise RequestError(400, message, param=path, code="invalid_grammar")
     return rule
+
+
+def _without_schemas(lark: str, path: str) -> str:
+    """The grammar with a text for every "%json" and its schema. RequestError 400 for one that no answer can follow."""
+    parts, end, at = [], 0, 0
+    while (match := _JSON.search(lark, at)) is not None:
+        at = match.end()
+        if match["schema"] is None:
+            continue
+        parts.append(lark[end : match.start()])
+        try:
+            schema, end = json.JSONDecoder().raw_decode(lark, at)
+        except (ValueError, RecursionError):
+            message = f"{path}: %json is not followed by a schema"
+            raise RequestError(400, message, param=path, code="invalid_grammar") from None
+        json_rule(schema, f"{path}: %json")
+        at = end
+    return '""'.join([*parts, lark[end:]])

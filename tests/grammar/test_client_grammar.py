@@ -39,3 +39,25 @@ def test_what_is_no_character_is_refused(escape: str) -> None:
     with pytest.raises(RequestError) as caught:
         lark_rule(f'root ::= "{escape}"', "grammar")
     assert (caught.value.status, caught.value.param) == (400, "grammar")
+
+
+def test_schemas_within_a_grammar() -> None:
+    grammar = 'start: "a" %json {"type": "array", "items": {"enum": ["} start", 1]}} // %json\n | x\nx: "%json" x?'
+    for good in ("a[1]", 'a[1,"} start"]', "%json%json"):
+        assert takes(grammar, good)
+    assert not takes(grammar, "a[2]")
+
+
+@pytest.mark.parametrize(("grammar", "words"), [
+    ('start: "a" %json {"$ref": "#"}', "leads back to here"),
+    ('start: %json {"$defs": {"a": {"required": ["x"], "type": "object", "properties": {"x": {"$ref": "#/$defs/a"}}}}, '
+     '"$ref": "#/$defs/a"}', "no value satisfies it"),
+    ('start: %json {"type": "integer"} start', "the rule 'start' goes on for ever"),
+    ("start: %json {oops}", "not followed by a schema"),
+    ("start: %json", "not followed by a schema"),
+    ("start: %json " + "[" * 100_000, "not followed by a schema"),
+])  # fmt: skip
+def test_schemas_that_no_answer_follows(grammar: str, words: str) -> None:
+    with pytest.raises(RequestError, match=words) as caught:
+        lark_rule(grammar, "grammar")
+    assert caught.value.status == 400
