@@ -20,30 +20,38 @@ class GpuGauges:
 
     def write(self) -> None:
         """As they are now."""
-        status, scheduler, stats = self._status, self._engine.scheduler, self._engine.stats
-        status.set_gauge(GpuGauge.ACTIVE_REQUESTS, scheduler.num_open_requests)
-        status.set_gauge(GpuGauge.WAITING_REQUESTS, scheduler.open_requests.num_waiting)
-        status.set_gauge(GpuGauge.FREE_KV_BLOCKS, scheduler.num_free_blocks)
-        status.set_gauge(GpuGauge.FREE_STATE_SLOTS, self._num_slots - scheduler.num_running)
-        status.set_gauge(GpuGauge.STEPS, stats.num_steps)
-        status.set_gauge(GpuGauge.STEP_TIME_US, round(stats.last_step_s * 1e6))
-        status.set_gauge(GpuGauge.STEP_TOKENS, stats.last_step_tokens)
-        status.set_gauge(GpuGauge.TOKENS_GENERATED, stats.num_output_tokens)
-        status.set_gauge(GpuGauge.NAN_LOGITS, stats.num_nan_logits)
-        status.set_gauge(GpuGauge.MASK_ROWS_LATE, stats.num_late_masks)
-        status.set_gauge(GpuGauge.PREEMPTIONS, scheduler.num_preemptions)
-        status.set_gauge(GpuGauge.SWAP_OUTS, scheduler.num_swap_outs)
-        status.set_gauge(GpuGauge.ADMISSION_WAITS, scheduler.num_admission_waits)
-        status.set_gauge(GpuGauge.ADMISSION_WAIT_TIMEOUTS, scheduler.num_admission_wait_timeouts)
+        scheduler, stats = self._engine.scheduler, self._engine.stats
+        self._set({
+            GpuGauge.ACTIVE_REQUESTS: scheduler.num_open_requests,
+            GpuGauge.WAITING_REQUESTS: scheduler.open_requests.num_waiting,
+            GpuGauge.FREE_KV_BLOCKS: scheduler.num_free_blocks,
+            GpuGauge.FREE_STATE_SLOTS: self._num_slots - scheduler.num_running,
+            GpuGauge.STEPS: stats.num_steps,
+            GpuGauge.STEP_TIME_US: round(stats.last_step_s * 1e6),
+            GpuGauge.STEP_TOKENS: stats.last_step_tokens,
+            GpuGauge.TOKENS_GENERATED: stats.num_output_tokens,
+            GpuGauge.NAN_LOGITS: stats.num_nan_logits,
+            GpuGauge.MASK_ROWS_LATE: stats.num_late_masks,
+            GpuGauge.PREEMPTIONS: scheduler.num_preemptions,
+            GpuGauge.SWAP_OUTS: scheduler.num_swap_outs,
+            GpuGauge.ADMISSION_WAITS: scheduler.num_admission_waits,
+            GpuGauge.ADMISSION_WAIT_TIMEOUTS: scheduler.num_admission_wait_timeouts,
+        })
         if scheduler.prefix_cache is not None:
             self._write_prefix_cache(scheduler.prefix_cache)
 
     def _write_prefix_cache(self, cache: PrefixCache) -> None:
-        status, stats = self._status, cache.stats
-        status.set_gauge(GpuGauge.PREFIX_LOOKUPS, stats.num_lookups)
-        status.set_gauge(GpuGauge.PREFIX_HITS, stats.num_hits)
-        status.set_gauge(GpuGauge.CACHED_TOKENS, stats.num_tokens_reused)
-        status.set_gauge(GpuGauge.PREFIX_EVICTIONS, stats.num_evictions)
-        status.set_gauge(GpuGauge.PREFIX_ENTRIES, cache.num_entries)
-        status.set_gauge(GpuGauge.PREFIX_KV_BLOCKS, cache.num_nodes)
-        status.set_gauge(GpuGauge.PREFIX_HOST_BYTES, cache.num_host_bytes)
+        stats = cache.stats
+        self._set({
+            GpuGauge.PREFIX_LOOKUPS: stats.num_lookups,
+            GpuGauge.PREFIX_HITS: stats.num_hits,
+            GpuGauge.CACHED_TOKENS: stats.num_tokens_reused,
+            GpuGauge.PREFIX_EVICTIONS: stats.num_evictions,
+            GpuGauge.PREFIX_ENTRIES: cache.num_entries,
+            GpuGauge.PREFIX_KV_BLOCKS: cache.num_nodes,
+            GpuGauge.PREFIX_HOST_BYTES: cache.num_host_bytes,
+        })
+
+    def _set(self, gauges: dict[GpuGauge, int]) -> None:
+        for gauge, value in gauges.items():
+            self._status.set_gauge(gauge, value)

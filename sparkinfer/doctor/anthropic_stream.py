@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
+from sparkinfer.doctor.json_text import is_object
 from sparkinfer.doctor.sse_events import SseEvent
 
 _DELTAS = {
@@ -91,7 +91,7 @@ class MessagesStreamCheck:
             self.problems.append("message_delta without output_tokens")
         if self._stop_reason == "tool_use" and not self._inputs:
             self.problems.append("stop_reason tool_use without a call")
-        if self._stop_reason != "max_tokens" and not all(map(_is_object, self._inputs)):
+        if self._stop_reason != "max_tokens" and not all(is_object(text or "{}") for text in self._inputs):
             self.problems.append("the input of a call is no object of JSON")
 
     def _start_block(self, data: dict[str, Any]) -> None:
@@ -128,13 +128,6 @@ class MessagesStreamCheck:
         elif self._open[1] == "thinking" and not self._is_signed:
             self.problems.append("a thinking block without a signature")
         self._open = None
-
-
-def _is_object(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text or "{}"), dict)
-    except ValueError:
-        return False
 
 
 def check_messages_stream(events: Sequence[SseEvent]) -> list[str]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
+from sparkinfer.doctor.json_text import is_object
 from sparkinfer.doctor.sse_events import SseEvent
 
 # The event that ends a stream -> what the response may say of itself.
@@ -161,7 +161,7 @@ class ResponsesStreamCheck:
         if data["output_index"] != self._num_items - 1:
             self.problems.append(f"response.output_item.done with output_index {data['output_index']}")
         self._check_call(item)
-        if item["type"] == "function_call" and item.get("status") != "incomplete" and not _is_object(item["arguments"]):
+        if item["type"] == "function_call" and item.get("status") != "incomplete" and not is_object(item["arguments"]):
             self.problems.append("the arguments of a call are no object of JSON")
         if self._has_part:
             self.problems.append("an item ends with an open part")
@@ -177,13 +177,6 @@ class ResponsesStreamCheck:
     def _check_call(self, item: dict[str, Any]) -> None:
         if item["type"] in _WHOLE and not (item.get("name") and item.get("call_id")):
             self.problems.append("a call without name or call_id")
-
-
-def _is_object(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text), dict)
-    except ValueError:
-        return False
 
 
 def check_responses_stream(events: Sequence[SseEvent]) -> list[str]:
