@@ -13,10 +13,11 @@ CONSTRAINTS := $(shell command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L >/
 serve: $(VENV)/.installed
 	$(BIN)/python supervisor.py $(ARGS)
 
+# Files in their own order: xdist would begin with those of most tests, and the longest one has twelve.
 test: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 conformance: $(VENV)/.installed-conformance
 	$(BIN)/python -m pytest --timeout=300 conformance
