@@ -81,3 +81,20 @@ def test_decode_attention(
     expected = reference.paged_decode(q, *kv, scales, tables, lens, block_size, window, gate)
     actual = half_reference.columns(half, 3) if is_half else dequantize_rows(out)
     assert relative_error(actual, dequantize_rows(quantize_rows(expected))) < 3e-3
+
+
+def test_bits_depend_on_no_neighbour() -> None:
+    shape, block_size, blocks = HeadShape(4, 2, 32, True), 16, 13
+    tables = torch.randperm(3 * blocks).reshape(3, blocks).int()
+    kv = tuple(torch.randn(3 * blocks * block_size, 2, 32).bfloat16() for _ in range(2))
+    projected, inv_freq = torch.randn(3, shape.row), 1e4 ** -(torch.arange(8) / 8)
+    rows = []
+    for neighbours in ((1, 200), (200, 33)):
+        lens = torch.tensor([neighbours[0], 70, neighbours[1]], dtype=torch.int32)
+        workspace = (torch.full((48, 4, 32), torch.nan), torch.full((48, 4), torch.nan))
+        out = poisoned_activation(3, 128)
+        cache = PagedKV(*(x.clone() for x in kv), None, tables, lens, block_size)
+        paged_decode(projected, lens.long() - 1, cache, shape, inv_freq, None, workspace, out, EPS,
+                     AttentionTile(16, 4, 2, 16, 32))
+        rows.append((out.values[1], out.scales[1], out.sums[1]))
+    assert all(map(torch.equal, *rows))
