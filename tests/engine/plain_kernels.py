@@ -31,10 +31,12 @@ class PlainDecodeStep:
         return self.logits
 
 
-def _quantize_rows(x: Tensor, norm_weight: Tensor, out: QuantActivation) -> None:
+def _quantize_rows(x: Tensor, norm_weight: Tensor, out: QuantActivation, eps: float) -> None:
     result = reference.quantize_rows(x, norm_weight)
     for field in dataclasses.fields(QuantActivation):
-        getattr(out, field.name).copy_(getattr(result, field.name))
+        made = getattr(result, field.name)
+        if made is not None:  # nothing here reads f16 rows
+            getattr(out, field.name).copy_(made)
 
 
 def _quant_gemv(x: QuantActivation, weights: list[QuantWeight], eps: float, out: Tensor) -> None:
