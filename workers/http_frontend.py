@@ -77,7 +77,7 @@ class HttpFrontend:
         await self._drain()
         await self._app.close_sockets()
         for server in servers:
-            server.stop()  # type: ignore[no-untyped-call]
+            server.stop()  # type: ignore[no-untyped-call]  # granian leaves it unannotated
         if self._traces is not None:
             await asyncio.to_thread(self._traces.close)
         # Half-sent requests would hold it for ever; what it says about being abandoned concerns nobody.

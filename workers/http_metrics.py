@@ -77,7 +77,7 @@ class HttpMetrics:
     def __init__(self, worker: str = "http-0", files_dir: str | None = None) -> None:
         """files_dir: what PROMETHEUS_MULTIPROC_DIR is set to, None outside of multiprocess mode."""
         if files_dir is not None:
-            values.ValueClass = values.MultiProcessValue(lambda: worker)  # type: ignore[no-untyped-call]
+            values.ValueClass = values.MultiProcessValue(lambda: worker)  # type: ignore[no-untyped-call]  # unannotated
         self._registry = CollectorRegistry()
         self._files_dir = files_dir
         self.requests = self._counter("requests", "Generation requests received")
@@ -132,7 +132,7 @@ class HttpMetrics:
         registry = self._registry
         if self._files_dir is not None:
             registry = CollectorRegistry()
-            MultiProcessCollector(registry, self._files_dir)  # type: ignore[no-untyped-call]
+            MultiProcessCollector(registry, self._files_dir)  # type: ignore[no-untyped-call]  # unannotated
         lines = [generate_latest(registry).decode()]
         for name, value in gauges.items():
             lines.append(f"# TYPE sparkinfer_{name} {_kind(name)}\nsparkinfer_{name} {value:.10g}\n")

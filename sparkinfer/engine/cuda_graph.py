@@ -92,7 +92,8 @@ class DecodeGraph:
             self._launch()
         torch.cuda.current_stream().synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool, stream=torch.cuda.current_stream()):  # type: ignore[arg-type]
+        stream = torch.cuda.current_stream()
+        with torch.cuda.graph(graph, pool, stream):  # type: ignore[arg-type]  # the pair that pool() says it returns
             self._launch()
         self._graph = graph
         return graph.pool()

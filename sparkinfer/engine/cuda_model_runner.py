@@ -136,7 +136,7 @@ class CudaModelRunner:
         """Tells whether the device has done what is enqueued by now."""
         if self._stream is None:
             return lambda: True
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
         event.record(self._stream)
         return event.query
 
@@ -145,10 +145,12 @@ class CudaModelRunner:
             return EnqueuedStep(results, None)
         host = torch.empty(results.shape, dtype=torch.int64, pin_memory=True)
         to_host(results.contiguous(), host)
-        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        done = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
         done.record(self._stream)
         return EnqueuedStep(host, done)
 
 
 def _stream(device: torch.device) -> torch.cuda.Stream | None:
-    return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+    if device.type != "cuda":
+        return None
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it unannotated

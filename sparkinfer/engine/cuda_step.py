@@ -63,10 +63,10 @@ class CudaStepHandle:
         if self.future.exception() is not None:
             return True
         done = self.future.result().done
-        while done is not None and not done.query():  # type: ignore[no-untyped-call]
+        while done is not None and not done.query():  # type: ignore[no-untyped-call]  # torch leaves it unannotated
             if time.monotonic() >= deadline:
                 return False
-            time.sleep(QUERY_INTERVAL_S)
+            time.sleep(QUERY_INTERVAL_S)  # an event wakes nobody before a deadline
         return True
 
     def wait(self) -> StepResult:

@@ -45,7 +45,8 @@ class PromptGraph:
         self._prefill.run(self._batch)
         torch.cuda.current_stream().synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool, stream=torch.cuda.current_stream()):  # type: ignore[arg-type]
+        stream = torch.cuda.current_stream()
+        with torch.cuda.graph(graph, pool, stream):  # type: ignore[arg-type]  # the pair that pool() says it returns
             self._residual = self._prefill.run(self._batch)
         self._graph = graph
         return graph.pool()
@@ -56,6 +57,7 @@ class PromptGraph:
             return None
         times: list[float] = []
         for _ in range(TIMED_RUNS):
+            # torch leaves events unannotated
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
             start.record()
             self._graph.replay()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Sequence
-from re import _constants  # type: ignore[attr-defined]
+from re import _constants  # type: ignore[attr-defined]  # private, and the only parser of them
 from typing import Any
 
 from sparkinfer.grammar import char_set

@@ -10,7 +10,7 @@ import functools
 import re
 import warnings
 from collections.abc import Callable, Sequence
-from re import _constants, _parser  # type: ignore[attr-defined]
+from re import _constants, _parser  # type: ignore[attr-defined]  # private, and the only parser of them
 from typing import Any, NamedTuple
 
 from sparkinfer.grammar import char_set

@@ -78,12 +78,14 @@ def test_the_first_rows(kind: QuantFormat) -> None:
     assert (_check(out, x, norm_weight, readers)[:3] < 2).all()  # the fourth's error is one number's rounding
 
 
-def _changed_rows() -> tuple[Tensor, Tensor]:
-    """(rows, the rows after them): alike, a thousand times as large, one column 1e5 times the others, 1/100, tiny."""
+def _changed_rows(readers: list[QuantWeight]) -> tuple[QuantActivation, Tensor]:
+    """(rows, those after them): alike, a thousand times as large, one column 1e5 times the others, 1/100, tiny."""
     before = torch.randn(5, HIDDEN) * torch.tensor([1.0, 0.02, 0.02, 10.0, 1e-3])[:, None]
     after = torch.randn(5, HIDDEN) * torch.tensor([1.0, 20.0, 0.02, 0.1, 1e-3])[:, None]
     after[2, 100] = 2000.0
-    return before, after
+    out = _empty(5, readers)
+    quantize_rows(before, torch.ones(HIDDEN), out, EPS)
+    return out, after
 
 
 @pytest.mark.parametrize(
@@ -92,9 +94,7 @@ def _changed_rows() -> tuple[Tensor, Tensor]:
 def test_rows_that_a_projection_changes(kind: QuantFormat, num_cols: int) -> None:
     torch.manual_seed(0)
     readers = _readers(kind)
-    before, after = _changed_rows()
-    out = _empty(5, readers)
-    quantize_rows(before, torch.ones(HIDDEN), out, EPS)
+    out, after = _changed_rows(readers)
     weight = random_weight(HIDDEN, num_cols, QuantFormat.Q8_0, seed=3)
     x = reference.quantize_rows(torch.randn(5, num_cols) * 1e-3)
     residual = after - reference.dequantize_rows(x) @ dequantize(weight).T
@@ -106,9 +106,7 @@ def test_rows_that_a_projection_changes(kind: QuantFormat, num_cols: int) -> Non
 def test_rows_that_experts_change() -> None:
     torch.manual_seed(1)
     readers = _readers(QuantFormat.Q4_K)
-    before, after = _changed_rows()
-    out = _empty(5, readers)
-    quantize_rows(before, torch.ones(HIDDEN), out, EPS)
+    out, after = _changed_rows(readers)
     down = random_weight(2 * HIDDEN, 32, QuantFormat.Q8_0, seed=4)
     h = reference.quantize_rows(torch.zeros(5, 32))
     norm_weight = torch.rand(HIDDEN) + 0.5
@@ -119,9 +117,7 @@ def test_rows_that_experts_change() -> None:
 def test_rows_that_a_normed_row_changes() -> None:
     torch.manual_seed(2)
     readers = _readers(QuantFormat.Q8_0)
-    before, after = _changed_rows()
-    out = _empty(5, readers)
-    quantize_rows(before, torch.ones(HIDDEN), out, EPS)
+    out, after = _changed_rows(readers)
     norm_weight = torch.rand(HIDDEN) + 0.5
     post_norm(torch.zeros(5, HIDDEN), torch.ones(HIDDEN), EPS, after, norm_weight, out)
     assert (_check(out, after, norm_weight, readers) < 2).all()

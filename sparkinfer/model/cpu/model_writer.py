@@ -35,11 +35,11 @@ def write_model(writing: Writing, model: Transformer) -> bool:
             if isinstance(block.mixer, Attention):
                 write_attention(writing, block.mixer, block.attn_norm, writing.x, adds=True)
             else:
-                write_delta_net(writing, block.mixer, block.attn_norm, writing.x)  # type: ignore[arg-type]
+                write_delta_net(writing, block.mixer, block.attn_norm, writing.x)  # type: ignore[arg-type]  # no third
             if isinstance(block.feed_forward, FeedForward):
                 _write_feed_forward(writing, block.feed_forward, after, writing.x, adds=True)
             else:
-                write_experts(writing, block.feed_forward, after, writing.x)  # type: ignore[arg-type]
+                write_experts(writing, block.feed_forward, after, writing.x)  # type: ignore[arg-type]  # no third
     writing.program.end_of_body()
     head = head or writing.matrices(model.token_embd if model.output is None else model.output)
     x = writing.normed(model.output_norm, head, rows=words.LOGIT_ROWS)

@@ -7,6 +7,7 @@ from kernels.cpu.moe import combine_kernel, group_kernel, route_kernel, scatter_
 from kernels.cpu.rows import SILU
 from sparkinfer.model.cpu.context import Writing
 from sparkinfer.model.cpu.program import Activations, Buffer
+from sparkinfer.model.cpu.weights import PackedMatrix
 from sparkinfer.model.moe import MixtureOfExperts
 from sparkinfer.model.norm import RMSNorm
 
@@ -57,7 +58,9 @@ def _scattered(writing: Writing, x: Activations, target: Activations, places: in
     return target
 
 
-def _write_shared(writing: Writing, moe: MixtureOfExperts, gate_up: list, x: Activations) -> Buffer:  # type: ignore[type-arg]
+def _write_shared(
+    writing: Writing, moe: MixtureOfExperts, gate_up: list[PackedMatrix], x: Activations
+) -> Buffer:
     program, size = writing.program, writing.hparams.shared_expert_ffn_size
     down = writing.matrices(moe.ffn_down_shexp)
     both = program.floats("shared expert", 2 * size)

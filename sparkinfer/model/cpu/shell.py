@@ -62,5 +62,6 @@ def read_shell(
 def empty_shell(shell: Transformer, gguf: GGUFFile, names: dict[int, str]) -> None:
     """Leave what comes before the program, and what comes after the logits."""
     embedding = MappedEmbedding(gguf, names[id(shell.token_embd)])
+    # the attributes are declared as what they usually are; these are called alike
     shell.token_embd, shell.output_norm, shell.output = embedding, Passed(), Passed()  # type: ignore[assignment]
     shell.blk = []

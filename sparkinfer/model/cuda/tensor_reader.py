@@ -113,7 +113,7 @@ class TensorReader:
         """Whether the kernels read the tensor's type as it is."""
         return int(self._gguf.info(name).ggml_type) in {int(known) for known in QuantFormat}
 
-    def _copy(self, source: np.ndarray, target: Tensor) -> None:  # type: ignore[type-arg]
+    def _copy(self, source: npt.NDArray[np.uint8], target: Tensor) -> None:
         """Through two pinned buffers in turn, so that the next piece is read while the last one travels."""
         if not self._pinned:
             self._pinned = [torch.empty(PIECE_BYTES, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
@@ -124,7 +124,7 @@ class TensorReader:
                 done.synchronize()
             np.copyto(pinned.numpy()[:size], source[start : start + size])
             target[start : start + size].copy_(pinned[:size], non_blocking=True)
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
             event.record(torch.cuda.current_stream(self._device))
             self._copied[number % 2] = event
 

@@ -59,7 +59,9 @@ class WideDecodeStep(DecodeStep):
     ) -> None:
         super().__init__(weights, num_seqs, device, pdl, workspace)
         self._normed = NormedRows.empty(num_seqs, weights.hidden_size, device)
-        self._side = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._side: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it unannotated
 
     def _enter(self, following: Following) -> None:
         self._add_parts(None, following)
