@@ -28,7 +28,7 @@ from kernels.launch import INTERPRETED, has_dp4a, has_large_shared_memory
 from kernels.quant_format import QuantActivation
 from kernels.rope_store_kv import HeadShape, rotated_heads, store_row
 
-NUM_SPLITS = 128  # programs per sequence and key head at long contexts, at most
+NUM_SPLITS = 104  # programs per sequence at long contexts, over all key heads: the next kernel wants some room, too
 MANY_SEQS_SPLITS = 16  # where more sequences than FEW_SEQS fill the card
 FEW_SEQS = 8  # that do not fill a card by themselves
 LOWEST = tl.constexpr(-1e30)  # of a score: no token seen yet
@@ -191,7 +191,7 @@ def _paged_decode_kernel(
 def _combine_kernel(
     partial_ptr, lse_ptr, lens_ptr, gate_ptr, stride_gate, y_ptr, ys_ptr, ym_ptr, half_ptr, H: tl.constexpr,
     D: tl.constexpr, BLOCK_D: tl.constexpr, TILE: tl.constexpr, SPLITS: tl.constexpr, LEAST: tl.constexpr,
-    WINDOW: tl.constexpr, GATED: tl.constexpr, FORM: tl.constexpr, PDL: tl.constexpr,
+    MOST: tl.constexpr, WINDOW: tl.constexpr, GATED: tl.constexpr, FORM: tl.constexpr, PDL: tl.constexpr,
 ):
     head = tl.program_id(0)
     part = tl.program_id(1)
@@ -203,7 +203,7 @@ def _combine_kernel(
     if PDL:
         gdc_wait()
     if LEAST == 0 or per_split < context_len - first:
-        split = tl.arange(0, SPLITS)
+        split = tl.arange(0, MOST)
         offs_d = part * BLOCK_D + tl.arange(0, BLOCK_D)
         used = split * per_split < context_len - first
         place = (m * H + head) * SPLITS + split
@@ -235,11 +235,11 @@ def attention_tile(head_dim: int, num_kv_heads: int, num_seqs: int, is_roomy: bo
     if num_seqs > FEW_SEQS:
         least = min(1024, max(64, 5 * num_seqs * num_kv_heads // 2 // 64 * 64))  # 640 for 64 sequences of 4 heads
         return AttentionTile(32 if is_wide else 64, 4, 4 if is_wide and is_roomy else 3, MANY_SEQS_SPLITS, least)
-    num_splits = min(NUM_SPLITS, max(16, triton.next_power_of_2(128 // num_kv_heads)))
+    num_splits = max(16, NUM_SPLITS // num_kv_heads)
     if not is_roomy:
         return AttentionTile(32 if is_wide else 64, 4, 3, num_splits)
     if num_seqs > FEW_SEQS // 2 and not is_wide:
-        return AttentionTile(64, 4, 4, 16, least=64)
+        return AttentionTile(64, 8, 3, 16, least=192)
     return AttentionTile(64 if is_wide else 128, 8, 3, num_splits)
 
 
@@ -292,5 +292,5 @@ def paged_decode(
     block_d = min(64, shape.head_dim)
     _combine_kernel[(shape.num_q_heads, shape.head_dim // block_d, num_seqs)](
         partial, lse, kv.context_lens, projected, projected.stride(0), out.values, out.scales, out.sums, half,
-        BLOCK_D=block_d, num_warps=4, **common,
+        BLOCK_D=block_d, MOST=triton.next_power_of_2(tile.num_splits), num_warps=4, **common,
     )
