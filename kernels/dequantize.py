@@ -16,8 +16,8 @@ from kernels.quant_unpack import chunk_columns, has_minimum, load_tile, unpack_s
 
 
 @triton.jit
-def _store(word, scale, minimum, target, MINUS: tl.constexpr, T: tl.constexpr, W: tl.constexpr):
-    """16 columns a chunk: word [T, W, 1, 4] of four integers each, target [T, W, 1, 16]."""
+def chunk_values(word, scale, minimum, MINUS: tl.constexpr, T: tl.constexpr, W: tl.constexpr):
+    """16 columns a chunk, [T, W, 1, 16] f32, of words [T, W, 1, 4] of four integers each."""
     scale = scale[:, :, :, None]
     minimum = minimum[:, :, :, None]
     v0 = scale * (((word << 24) >> 24).to(tl.float32) - MINUS) - minimum
@@ -25,7 +25,7 @@ def _store(word, scale, minimum, target, MINUS: tl.constexpr, T: tl.constexpr, W
     v2 = scale * (((word << 8) >> 24).to(tl.float32) - MINUS) - minimum
     v3 = scale * ((word >> 24).to(tl.float32) - MINUS) - minimum
     values = tl.join(tl.join(v0, v2), tl.join(v1, v3))  # [.., 4, 2, 2]: element 4 word + 2 mid + last
-    tl.store(target, tl.reshape(values, (T, W, 1, 16)).to(target.dtype.element_ty))
+    return tl.reshape(values, (T, W, 1, 16))
 
 
 @triton.jit
@@ -45,9 +45,10 @@ def _dequantize_kernel(
         minimum = tl.zeros_like(scale)
     column = (chunk * CHUNK)[:, None, None, None] + tl.arange(0, 16)[None, None, None, :]
     target = y_ptr + (row * COLS)[:, :, :, None] + column
-    _store(low, scale, minimum, target, MINUS, T, W)
+    tl.store(target, chunk_values(low, scale, minimum, MINUS, T, W).to(target.dtype.element_ty))
     if FMT != 8:
-        _store(high, scale_high, minimum, target + 16, MINUS, T, W)
+        high_values = chunk_values(high, scale_high, minimum, MINUS, T, W)
+        tl.store(target + 16, high_values.to(target.dtype.element_ty))
 
 
 def dequantize(weight: QuantWeight, out: Tensor) -> None:

@@ -94,6 +94,7 @@ class EngineConfig:
     block_size: int = _limited(16, low=1, high=256)        # tokens per KV block
     kv_cache_gib: float = _limited(0.0, low=0, high=4096)  # 0: what max_num_seqs contexts need, within memory
     kv_dtype: str = _limited("auto", choices=("auto", "f32", "f16", "bf16", "int8"))  # "auto": f16 on CPUs, else bf16
+    prefill_dtype: str = _limited("auto", choices=("auto", "fp8"))  # of prompts' dense products; "auto": f16 on GPUs
     deterministic: bool = False                # the same bits whatever else runs; greedy where a request says nothing
 
 

@@ -5,6 +5,7 @@ Knows phases and progress; what covers what is the library's business.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable
 
@@ -93,7 +94,7 @@ def _load_weights(
     with memory_for(f"[engine] device = {config.device!r}: the weights", device, remedy):
         weights = load_decode_weights(gguf, hparams, device, progress)
     torch.cuda.empty_cache()
-    return weights
+    return dataclasses.replace(weights, fp8_prompts=True) if config.prefill_dtype == "fp8" else weights
 
 
 def _check_limits(limits: SchedulerConfig, prompt_grid: int) -> None:

@@ -17,8 +17,8 @@ import torch
 from ipc.status_board import BootPhase
 from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.checkpoint.hparams import HParams
-from sparkinfer.config import Config, SchedulerConfig, cache_dir
-from sparkinfer.engine.device import choose_device, free_memory
+from sparkinfer.config import Config, EngineConfig, SchedulerConfig, cache_dir
+from sparkinfer.engine.device import check_prefill_dtype, choose_device, free_memory
 from sparkinfer.engine.fake_model_runner import ScriptedModelRunner, StepCost, said_script
 from sparkinfer.engine.kv_cache import KVCache, bytes_per_block, choose_kv_dtype
 from sparkinfer.engine.mask_source import MaskSource
@@ -95,10 +95,17 @@ def _least(first: int, second: int) -> int:
     return min(first, second) if first and second else first or second
 
 
+def _device(config: EngineConfig) -> torch.device:
+    """Raises ConfigError where it cannot do what else [engine] asks for."""
+    device = choose_device(config.device)
+    check_prefill_dtype(config.prefill_dtype, device, config.deterministic)
+    return device
+
+
 def torch_runner(context: WorkerContext, gguf: GGUFFile, hparams: HParams) -> tuple[ModelRunner, MemoryPlan]:
     """Load the weights and allocate the pools, with progress on the status board; with kernels if they can."""
     config, status = context.config, context.status
-    device = choose_device(config.engine.device)
+    device = _device(config.engine)
     torch.set_num_threads(config.engine.threads or len(os.sched_getaffinity(0)))
     if device.type == "cuda":
         from workers import cuda_runner  # brings Triton, which a CPU has no use for

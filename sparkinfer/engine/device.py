@@ -11,6 +11,8 @@ import torch
 from sparkinfer.engine.memory_plan import GIB, free_host_memory
 from sparkinfer.errors import ConfigError
 
+FP8_CAPABILITY = (9, 0)  # of cuBLASLt's products with a scale for 128 columns
+
 
 def choose_device(name: str, where: str = "[engine] device =") -> torch.device:
     """A torch device; "auto" takes a GPU where there is one. Raises ConfigError, which says `where` the name was."""
@@ -25,6 +27,22 @@ def choose_device(name: str, where: str = "[engine] device =") -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ConfigError(f"{where} {name!r}: this machine has {torch.cuda.device_count()} CUDA devices")
     return device
+
+
+def check_prefill_dtype(prefill_dtype: str, device: torch.device, is_deterministic: bool) -> None:
+    """Raise ConfigError where [engine] prefill_dtype cannot be had."""
+    if prefill_dtype != "fp8":
+        return
+    key = f"[engine] prefill_dtype = {prefill_dtype!r}"
+    if is_deterministic:
+        raise ConfigError(f"{key}: not with deterministic = true, for its sums depend on how many rows a step has")
+    if device.type != "cuda":
+        raise ConfigError(f"{key}: needs an NVIDIA GPU, and the device is {device}")
+    if torch.version.hip is not None or torch.cuda.get_device_capability(device) != FP8_CAPABILITY:
+        raise ConfigError(
+            f"{key}: {torch.cuda.get_device_name(device)} has no FP8 products with scales of blocks; GPUs of compute "
+            f"capability 9.0 (H100, H200) have"
+        )
 
 
 def free_memory(device: torch.device) -> int:

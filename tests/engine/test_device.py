@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sparkinfer.engine.device import choose_device, memory_for
+from sparkinfer.engine.device import check_prefill_dtype, choose_device, memory_for
 from sparkinfer.errors import ConfigError
 
 CPU = torch.device("cpu")
@@ -15,6 +15,29 @@ CPU = torch.device("cpu")
 def test_names_that_are_no_device_here(name: str) -> None:
     with pytest.raises(ConfigError, match=r"\[engine\] device = "):
         choose_device(name)
+
+
+@pytest.mark.parametrize(
+    ("device", "is_deterministic", "reason"),
+    [
+        ("cuda", True, "not with deterministic = true"),
+        ("cpu", False, "needs an NVIDIA GPU, and the device is cpu"),
+        ("cuda:0", False, "NVIDIA L4 has no FP8 products .* capability 9.0"),
+    ],
+)
+def test_fp8_where_it_cannot_be_had(
+    device: str, is_deterministic: bool, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: (8, 9))
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: "NVIDIA L4")
+    check_prefill_dtype("auto", torch.device(device), is_deterministic)
+    with pytest.raises(ConfigError, match=rf"\[engine\] prefill_dtype = 'fp8': {reason}"):
+        check_prefill_dtype("fp8", torch.device(device), is_deterministic)
+
+
+def test_fp8_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: (9, 0))
+    check_prefill_dtype("fp8", torch.device("cuda"), False)
 
 
 @pytest.mark.parametrize(

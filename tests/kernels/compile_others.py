@@ -15,6 +15,7 @@ from kernels.combine_experts import combine_experts
 from kernels.draw_tokens import DrawFilters, draw_tokens
 from kernels.expert_rows import STAGES as EXPERT_STAGES
 from kernels.expert_rows import _expert_rows_kernel
+from kernels.fp8_products import quantize_rows, quantize_weights
 from kernels.many_rows import FORMATS, STAGES, _many_rows_kernel
 from kernels.mask_logits import mask_logits
 from kernels.normed_rows import NormedRows, add_parts_normed, combine_experts_normed
@@ -134,12 +135,20 @@ def around_experts() -> None:
     add_parts_swiglu_packed(parts, parts, 0.5)
 
 
+def e4m3_operands() -> None:
+    for kind in (QuantFormat.F16, QuantFormat.Q8_0, QuantFormat.Q4_K, QuantFormat.Q6_K):
+        quantize_weights([random_weight(144, 1280, kind)])
+    quantize_rows(torch.zeros(7, 1280).half())
+
+
 def compile_all(name: str) -> int:
     recorder = Recorder((NVIDIA | AMD)[name])
     in_gluon = (many_rows, expert_rows, streamed_products) if name in NVIDIA else ()
     num_gluon = sum(make(recorder.target) for make in in_gluon)
     recorder.record(draws)
     recorder.record(around_experts)
+    if name in NVIDIA and recorder.target.arch >= 89:
+        recorder.record(e4m3_operands)
     if name in ("sm_80", "sm_90", "gfx942"):  # formats differ no further between cards
         recorder.record(other_formats)
     return len(recorder.compiled) + num_gluon

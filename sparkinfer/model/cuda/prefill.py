@@ -23,7 +23,7 @@ from sparkinfer.model.cuda.experts import grouped_experts, have_kernels
 from sparkinfer.model.cuda.output_head import OutputHead
 from sparkinfer.model.cuda.pools import DecodePools
 from sparkinfer.model.cuda.prompt_ops import PromptOps
-from sparkinfer.model.cuda.row_products import RowProducts
+from sparkinfer.model.cuda.prompt_products import PromptProducts
 from sparkinfer.model.cuda.weights import AttentionLayer, DecodeLayer, DecodeWeights, DeltaNetLayer, DenseFFN, ExpertFFN
 
 PostNorm = tuple[Tensor, float] | None
@@ -69,7 +69,8 @@ def _product_shapes(weights: DecodeWeights) -> set[tuple[int, int]]:
 class Prefill:
     """Runs chunks of any lengths together.
 
-    Products of f16 numbers, f32 on a CPU; sums, norms and the residual stream in f32.
+    Products of f16 numbers (f32 on a CPU), or of e4m3 ones where the weights say so; sums, norms and the residual
+    stream in f32.
     """
 
     def __init__(
@@ -82,12 +83,11 @@ class Prefill:
         self._pools = pools
         self._device = device
         self._ops = PromptOps.of(device)
-        self._row_products = RowProducts()
+        self._products = PromptProducts(self._ops.half, is_deterministic, weights.fp8_prompts)
 
     def settle(self, num_tokens: int) -> None:
         """Make steps of so many tokens cheaper where bits count; waits for the device."""
-        if self._is_deterministic and self._device.type == "cuda":
-            self._row_products.settle(num_tokens, _product_shapes(self._weights), self._device)
+        self._products.settle(num_tokens, _product_shapes(self._weights), self._device)
 
     def run(self, batch: PrefillBatch) -> Tensor:
         """Store keys, values and states of the batch's tokens.
@@ -129,18 +129,9 @@ class Prefill:
         self._ops.add_norm(x, added.terms, added.post, norm, self._weights.eps, half, plain, added.factor)
         return half, half if plain is None else plain
 
-    def _product(self, x: Tensor, weights: Sequence[QuantWeight]) -> Tensor:
-        """[num_tokens, num_cols] -> [num_tokens, rows of all the matrices] f32."""
-        matrix = dequantize.matrices(weights, self._ops.half)
-        if x.dtype == torch.float32:
-            return x @ matrix.T
-        if self._is_deterministic:
-            return self._row_products.product(x, matrix)
-        return torch.mm(x, matrix.T, out_dtype=torch.float32)
-
     def _attention(self, layer: AttentionLayer, index: int, hidden: Tensor, batch: PrefillBatch) -> Tensor:
         heads, weights, num_tokens = self._weights.heads, self._weights, hidden.shape[0]
-        projected = self._product(hidden, layer.qkv)
+        projected = self._products.product(hidden, layer.qkv)
         if layer.bias is not None:
             projected += layer.bias
         kv, kv_scales = self._pools.kv[index], self._pools.kv_scales[index]
@@ -154,7 +145,7 @@ class Prefill:
         scale = heads.head_dim**-0.5 if layer.scale is None else layer.scale
         self._ops.attention(q, projected, kv, kv_scales, batch.spans, heads, self._pools.block_size, layer.window,
                             scale, out)
-        return self._product(out, [layer.output])
+        return self._products.product(out, [layer.output])
 
     def _delta_net(self, layer: DeltaNetLayer, index: int, hidden: Tensor, batch: PrefillBatch) -> Tensor:
         small, num_tokens = layer.small, hidden.shape[0]
@@ -163,7 +154,7 @@ class Prefill:
         assert state is not None
         num_heads, d = state.shape[1], state.shape[2]
         channels, width = small.conv.shape[0], num_heads * d
-        projected = self._product(hidden, layer.projections)
+        projected = self._products.product(hidden, layer.projections)
         mixed, z, alpha, beta = torch.split(projected, [channels, width, num_heads, num_heads], dim=1)
         heads = self._half(num_tokens, channels).view(num_tokens, -1, d)
         self._ops.conv_heads(mixed, small.conv, ring, batch.spans, small.num_k_heads, heads)
@@ -172,7 +163,7 @@ class Prefill:
         self._ops.delta_rule(inputs, batch.spans, state, recalled)
         out = self._half(num_tokens, width)
         self._ops.gated_norm(recalled, z, small.norm, self._weights.eps, out)
-        return self._product(out, [layer.output])
+        return self._products.product(out, [layer.output])
 
     def _router(self, plain: Tensor, router: QuantWeight) -> Tensor:
         if self._is_deterministic and plain.is_cuda:
@@ -181,7 +172,7 @@ class Prefill:
 
     def _dense(self, ffn: DenseFFN, hidden: Tensor, post: PostNorm) -> _Added:
         inner = self._inner(hidden, ffn.gate, ffn.up, None, ffn.half_factor, ffn.is_gelu)
-        return _Added((self._product(inner, [ffn.down]),), post, 1.0 / ffn.half_factor)
+        return _Added((self._products.product(inner, [ffn.down]),), post, 1.0 / ffn.half_factor)
 
     def _inner(
         self, x: Tensor, gate: QuantWeight, up: QuantWeight, row_gate: Tensor | None, factor: float,
@@ -189,7 +180,7 @@ class Prefill:
     ) -> Tensor:
         """What is between the halves of a feed-forward part, times `factor`."""
         inner = self._half(x.shape[0], gate.num_rows)
-        self._ops.gate_up(self._product(x, [gate, up]), row_gate, is_gelu, inner, factor)
+        self._ops.gate_up(self._products.product(x, [gate, up]), row_gate, is_gelu, inner, factor)
         return inner
 
     def _experts(self, ffn: ExpertFFN, hidden: Tensor, plain: Tensor) -> _Added:
@@ -200,4 +191,4 @@ class Prefill:
             return _Added((routed,))
         gate, up, down = ffn.shared
         inner = self._inner(hidden, gate, up, logits[:, -1], ffn.shared_factor)
-        return _Added((self._product(inner, [down]), routed), factor=1.0 / ffn.shared_factor)
+        return _Added((self._products.product(inner, [down]), routed), factor=1.0 / ffn.shared_factor)

@@ -143,7 +143,7 @@ class DecodeLayer:
 @dataclass(frozen=True, slots=True)
 class DecodeWeights:
     """Everything one decode step reads; heads: the cut of an attention layer's projected row; inv_freq: [n_rot / 2]
-    f32."""
+    f32; fp8_prompts: whether products of prompts may round weights and inputs to e4m3 (kernels/fp8_products.py)."""
 
     embedding: QuantWeight
     layers: tuple[DecodeLayer, ...]
@@ -154,6 +154,7 @@ class DecodeWeights:
     eps: float
     post_eps: float = 0.0  # of post_norms
     ends: Ends = PLAIN_ENDS
+    fp8_prompts: bool = False
 
     @property
     def hidden_size(self) -> int:
