@@ -28,10 +28,10 @@ def rms_factor(ss_ptr, zero, eps, COLS: tl.constexpr):
 
 
 @triton.jit
-def row_factors(ss_ptr, eps, COLS: tl.constexpr, M: tl.constexpr):
-    """The same of M rows, [8] f32, the work shared by a program's warps."""
-    token = tl.arange(0, 8)[:, None]
-    total = tl.zeros((8, 64), tl.float32)
+def row_factors(ss_ptr, eps, COLS: tl.constexpr, M: tl.constexpr, T: tl.constexpr = 8):
+    """The same of M rows, [T] f32, the work shared by a program's warps; T: 8, or 16 for all twice."""
+    token = tl.arange(0, T)[:, None] % 8
+    total = tl.zeros((T, 64), tl.float32)
     for start in tl.static_range(0, COLS // 16, 64):
         offs = start + tl.arange(0, 64)[None, :]
         total += tl.load(ss_ptr + token * (COLS // 16) + offs, mask=(offs < COLS // 16) & (token < M), other=0.0)

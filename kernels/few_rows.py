@@ -22,7 +22,7 @@ from kernels.half_rows import half_arguments, half_hint, half_place, half_rows, 
 from kernels.launch import has_dp4a, row_tile
 from kernels.quant_dot import dot_rows, first_tiles
 from kernels.quant_format import HalfRows, QuantActivation, QuantFormat, QuantWeight
-from kernels.quant_mma import first_group, mma_rows, mma_two, warp_rows
+from kernels.quant_mma import first_group, first_groups, first_tokens, mma_rows, mma_two, result_tokens, warp_rows
 from kernels.quant_unpack import is_float
 
 MIN_ROWS, MAX_ROWS = 4, 8  # fewer were faster on the vector units of an H200 (docs/performance.md)
@@ -42,72 +42,88 @@ def fits(x: QuantActivation, weights: Sequence[QuantWeight]) -> bool:
 
 
 @triton.jit
-def _row_factors(factors_ptr, ss_ptr, eps, COLS: tl.constexpr, M: tl.constexpr, NORM: tl.constexpr):
-    """Factors of 8 rows, [8] f32; NORM: the norm's are still missing."""
-    factor = tl.load(factors_ptr + tl.arange(0, 8))
+def _row_factors(
+    factors_ptr, ss_ptr, eps, hints_ptr, is_first, COLS: tl.constexpr, M: tl.constexpr, NORM: tl.constexpr,
+    T: tl.constexpr,
+):
+    """Factors of 8 rows, [T] f32; NORM: the norm's are still missing, and the first program leaves the next hints."""
+    token = tl.arange(0, T)
+    factor = tl.load(factors_ptr + token % 8)
     if NORM:
-        factor *= row_factors(ss_ptr, eps, COLS, M)
+        norm = row_factors(ss_ptr, eps, COLS, M, T)
+        factor *= norm
+        if is_first:
+            tl.store(hints_ptr + token, half_hint(norm), mask=token < M)
     return factor
 
 
 @triton.jit
-def _leave_hints(hints_ptr, ss_ptr, eps, COLS: tl.constexpr, M: tl.constexpr):
-    token = tl.arange(0, 8)
-    tl.store(hints_ptr + token, half_hint(row_factors(ss_ptr, eps, COLS, M)), mask=token < M)
+def _places(T: tl.constexpr, first_row, stride):
+    """Offsets of 16 columns of every token, [T, 16]."""
+    return tl.arange(0, T)[:, None] % 8 * stride + first_row + tl.arange(0, 16)[None, :]
+
+
+@triton.jit
+def _store_totals(totals, target, M: tl.constexpr):
+    """One number a token, [T], to addresses [T]; each by a thread that has it."""
+    column = tl.arange(0, 16)[None, :]
+    token = tl.arange(0, totals.shape[0])[:, None]
+    tl.store(target[:, None] + column, totals[:, None] + column * 0.0, mask=(column == 0) & (token < M))
 
 
 @triton.jit
 def _quantize_columns(x, block, v_ptr, ys_ptr, ym_ptr, N: tl.constexpr, M: tl.constexpr):
-    """Block number `block` of every token's row: its 16 values x [16, 8] as integers, scale and scaled sum."""
-    token = tl.arange(0, 8)
+    """Block number `block` of every token's row: its 16 values x [T, 16] as integers, scale and scaled sum."""
+    token = tl.arange(0, x.shape[0])
     place = (block % 2) * (N // 32) + block // 2
-    amax = tl.max(tl.abs(x), axis=0)
+    amax = tl.max(tl.abs(x), axis=1)
     scale = amax / LEVELS
     inverse = LEVELS / tl.where(amax > TINY, amax, TINY)
-    q = tl.floor(x * inverse[None, :] + 0.5)
-    values = v_ptr + token[None, :] * (2 * N) + place * 16 + tl.arange(0, 16)[:, None]
-    store_bytes(q, values, N, (token < M)[None, :])
-    tl.store(ys_ptr + token * (N // 16) + place, scale, mask=token < M)
-    tl.store(ym_ptr + token * (N // 16) + place, scale * tl.sum(q, axis=0), mask=token < M)
+    q = tl.floor(x * inverse[:, None] + 0.5)
+    store_bytes(q, v_ptr + _places(x.shape[0], place * 16, 2 * N), N, (token < M)[:, None])
+    _store_totals(scale, ys_ptr + token * (N // 16) + place, M)
+    _store_totals(scale * tl.sum(q, axis=1), ym_ptr + token * (N // 16) + place, M)
 
 
 @triton.jit
 def _store_columns(numbers, block, half_ptr, FORM: tl.constexpr, M: tl.constexpr):
-    """Block number `block` of every token's row, [16, 8], as f16."""
-    token = tl.arange(0, 8)[None, :]
-    place = half_place(block, tl.arange(0, 16)[:, None], token, FORM == 1)
-    store_half(numbers, half_ptr + place, (tl.arange(0, 16)[:, None] >= 0) & (token < M))
+    """Block number `block` of every token's row, [T, 16], as f16."""
+    token = tl.arange(0, numbers.shape[0])[:, None]
+    column = tl.arange(0, 16)[None, :]
+    store_half(numbers, half_ptr + half_place(block, column, token % 8, FORM == 1), (column >= 0) & (token < M))
 
 
 @triton.jit
 def _segment(
     FMT: tl.constexpr, q_ptr, h_ptr, s_ptr, d_ptr, program, num_rows, y_ptr, stride_y, half_ptr, factors_ptr, x_ptr,
-    xs_ptr, xm_ptr, xp_ptr, ss_ptr, eps, COLS: tl.constexpr, M: tl.constexpr, W: tl.constexpr, NORM: tl.constexpr,
-    BARE: tl.constexpr, NATIVE: tl.constexpr, PDL: tl.constexpr,
+    xs_ptr, xm_ptr, xp_ptr, ss_ptr, eps, hints_ptr, COLS: tl.constexpr, M: tl.constexpr, W: tl.constexpr,
+    NORM: tl.constexpr, BARE: tl.constexpr, NATIVE: tl.constexpr, PDL: tl.constexpr,
 ):
     if is_float(FMT):  # one row a program, on the ordinary units
         row = program + tl.zeros((1, 1), tl.int32)
         tiles = first_tiles(FMT, q_ptr, h_ptr, s_ptr, d_ptr, row, COLS, W * 32, 1)
         if PDL:
             gdc_wait()
-        totals = dot_rows(FMT, tiles, q_ptr, h_ptr, s_ptr, d_ptr, row, x_ptr, xs_ptr, xm_ptr, xp_ptr, COLS, M, W * 32,
-                          1,
-                          NATIVE)
+        totals = dot_rows(
+            FMT, tiles, q_ptr, h_ptr, s_ptr, d_ptr, row, x_ptr, xs_ptr, xm_ptr, xp_ptr, COLS, M, W * 32, 1, NATIVE
+        )
         for m in tl.static_range(M):
             y = totals[m]
             if NORM:
                 y = y * rms_factor(ss_ptr + m * (COLS // 16), tl.arange(0, 1) * 0, eps, COLS)[:, None]
             tl.store(y_ptr + m * stride_y + row, y)
     else:
+        T: tl.constexpr = result_tokens(W, NATIVE)
         first_row = tl.minimum(program * 16, num_rows - 16)
         rows = warp_rows(first_row, W)
-        tile = first_group(FMT, q_ptr, h_ptr, s_ptr, d_ptr, rows, COLS, W)
+        tiles = first_groups(FMT, q_ptr, h_ptr, s_ptr, d_ptr, rows, COLS, W)
         if PDL:
             gdc_wait()
-        y = mma_rows(FMT, tile, q_ptr, h_ptr, s_ptr, d_ptr, rows, half_ptr, COLS, W, NATIVE)
-        y = y * _row_factors(factors_ptr, ss_ptr, eps, COLS, M, BARE and NORM)[None, :]
-        token = tl.arange(0, 8)[None, :]
-        tl.store(y_ptr + token * stride_y + first_row + tl.arange(0, 16)[:, None], y, mask=token < M)
+        tokens = first_tokens(half_ptr, COLS, W)
+        factor = _row_factors(factors_ptr, ss_ptr, eps, hints_ptr, program == 0, COLS, M, BARE and NORM, T)
+        y = mma_rows(FMT, tiles, tokens, q_ptr, h_ptr, s_ptr, d_ptr, rows, half_ptr, COLS, W, NATIVE)
+        y = y * factor[:, None]
+        tl.store(y_ptr + _places(T, first_row, stride_y), y, mask=(tl.arange(0, T) < M)[:, None])
 
 
 @triton.jit
@@ -125,20 +141,17 @@ def _few_rows_gemv_kernel(
     if FMT2 >= 0:
         if program < p2:
             _segment(FMT2, q2_ptr, h2_ptr, s2_ptr, d2_ptr, program, n2, y_ptr + n0 + n1, stride_y,
-                     half_ptr, factors_ptr, x_ptr, xs_ptr, xm_ptr, xp_ptr, ss_ptr, eps, COLS, M, W, NORM,
+                     half_ptr, factors_ptr, x_ptr, xs_ptr, xm_ptr, xp_ptr, ss_ptr, eps, hints_ptr, COLS, M, W, NORM,
                      BARE, NATIVE, PDL)
     if FMT1 >= 0:
         if program >= p2 and program < p2 + p1:
             _segment(FMT1, q1_ptr, h1_ptr, s1_ptr, d1_ptr, program - p2, n1, y_ptr + n0, stride_y,
-                     half_ptr, factors_ptr, x_ptr, xs_ptr, xm_ptr, xp_ptr, ss_ptr, eps, COLS, M, W, NORM,
+                     half_ptr, factors_ptr, x_ptr, xs_ptr, xm_ptr, xp_ptr, ss_ptr, eps, hints_ptr, COLS, M, W, NORM,
                      BARE, NATIVE, PDL)
     if program >= p2 + p1:
         _segment(FMT0, q0_ptr, h0_ptr, s0_ptr, d0_ptr, program - p2 - p1, n0, y_ptr, stride_y,
-                 half_ptr, factors_ptr, x_ptr, xs_ptr, xm_ptr, xp_ptr, ss_ptr, eps, COLS, M, W, NORM, BARE,
+                 half_ptr, factors_ptr, x_ptr, xs_ptr, xm_ptr, xp_ptr, ss_ptr, eps, hints_ptr, COLS, M, W, NORM, BARE,
                  NATIVE, PDL)
-    if BARE and NORM:
-        if program == 0:
-            _leave_hints(hints_ptr, ss_ptr, eps, COLS, M)
 
 
 @triton.jit
@@ -151,27 +164,30 @@ def _few_rows_residual_kernel(
     if PDL:
         gdc_launch_dependents()
     rows = warp_rows(block * 16, W)
-    tile = first_group(FMT, q_ptr, h_ptr, s_ptr, d_ptr, rows, COLS, W)
-    token = tl.arange(0, 8)
-    here = token[None, :] * N + block * 16 + tl.arange(0, 16)[:, None]
-    real = (token < M)[None, :]
-    norm = tl.load(w_ptr + block * 16 + tl.arange(0, 16))[:, None]
+    tiles = first_groups(FMT, q_ptr, h_ptr, s_ptr, d_ptr, rows, COLS, W)
+    T: tl.constexpr = result_tokens(W, NATIVE)
+    token = tl.arange(0, T)
+    real = token < M
+    here = _places(T, block * 16, N)
+    norm = tl.load(w_ptr + block * 16 + tl.arange(0, 16))[None, :]
     if PDL:
         gdc_wait()
-    before = tl.load(residual_ptr + here, mask=real, other=0.0)
+    tokens = first_tokens(half_ptr, COLS, W)
+    before = tl.load(residual_ptr + here, mask=real[:, None], other=0.0)
+    factor = tl.load(factors_ptr + token % 8)
     if FORM >= 0:
-        hint = tl.load(hints_ptr + token, mask=token < M, other=1.0)
-    y = mma_rows(FMT, tile, q_ptr, h_ptr, s_ptr, d_ptr, rows, half_ptr, COLS, W, NATIVE)
-    y = y * tl.load(factors_ptr + tl.arange(0, 8))[None, :] + before
-    tl.store(residual_ptr + here, y, mask=real)
-    tl.store(ss_ptr + token * (N // 16) + block, tl.sum(y * y, axis=0), mask=token < M)
+        hint = tl.load(hints_ptr + token % 8)
+    y = mma_rows(FMT, tiles, tokens, q_ptr, h_ptr, s_ptr, d_ptr, rows, half_ptr, COLS, W, NATIVE)
+    y = y * factor[:, None] + before
+    tl.store(residual_ptr + here, y, mask=real[:, None])
+    _store_totals(tl.sum(y * y, axis=1), ss_ptr + token * (N // 16) + block, M)
     y = y * norm
-    tl.store(yp_ptr + here, y, mask=real)
+    tl.store(yp_ptr + here, y, mask=real[:, None])
     _quantize_columns(y, block, v_ptr, ys_ptr, ym_ptr, N, M)
     if FORM >= 0:
-        _store_columns(y * hint[None, :], block, yh_ptr, FORM, M)
+        _store_columns(y * hint[:, None], block, yh_ptr, FORM, M)
         if block == 0:
-            tl.store(yf_ptr + token, 1.0 / hint, mask=token < M)
+            tl.store(yf_ptr + token, 1.0 / hint, mask=real)
 
 
 @triton.jit
@@ -191,7 +207,7 @@ def _few_rows_swiglu_kernel(
         gdc_wait()
     gate, up = mma_two(FMT, gate_tile, gq_ptr, gh_ptr, gs_ptr, gd_ptr, up_tile, uq_ptr, uh_ptr, us_ptr, ud_ptr, rows,
                        half_ptr, COLS, W, NATIVE)
-    factor = _row_factors(factors_ptr, ss_ptr, eps, COLS, M, BARE)[None, :]
+    factor = _row_factors(factors_ptr, ss_ptr, eps, hints_ptr, block == 0, COLS, M, BARE, gate.shape[0])[:, None]
     gate = gate * factor
     h = gate / (1.0 + tl.exp(-gate)) * (up * factor)
     if FORM >= 0:
@@ -199,8 +215,6 @@ def _few_rows_swiglu_kernel(
     else:
         _quantize_columns(h, block, v_ptr, ys_ptr, ym_ptr, FFN, M)
     if block == 0:
-        if BARE:
-            _leave_hints(hints_ptr, ss_ptr, eps, COLS, M)
         if FORM >= 0:
             tl.store(yf_ptr + tl.arange(0, 8), tl.zeros((8,), tl.float32) + 1.0 / y_factor)
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kernels.behind_loads import zero_behind_loads
 from kernels.quant_dot import _byte, split4
 from kernels.quant_unpack import (
     IQ4_XS,
@@ -198,7 +199,10 @@ def _words(FMT: tl.constexpr, tile, NATIVE: tl.constexpr):
 def add_group(
     FMT: tl.constexpr, sums, tile, tokens, is_real, MASKED: tl.constexpr, W: tl.constexpr, NATIVE: tl.constexpr
 ):
-    """sums + one group times `load_tokens`; MASKED: a group that is not real adds nothing."""
+    """sums + one group times `load_tokens`; MASKED: a group that is not real adds nothing.
+
+    sums: chains of four numbers that take turns: with two, a product need not wait for the one before it
+    """
     above, below = tile
     WORDS: tl.constexpr = 8 if FMT == Q8_0 else 16  # of tokens, a chunk
     for c in tl.static_range(4 if FMT == Q8_0 else 2):
@@ -206,24 +210,63 @@ def add_group(
         low_b, high_b, minimum_b = _scale_pairs(FMT, below[c], is_real, MASKED)
         first_a, second_a = _words(FMT, above[c], NATIVE)
         first_b, second_b = _words(FMT, below[c], NATIVE)
+        low = (low_a, minimum_a, low_b, minimum_b)
+        high = (high_a, minimum_a, high_b, minimum_b)
         for i in tl.static_range(4):
-            sums = _step(sums, first_a[i], first_b[i], (low_a, minimum_a, low_b, minimum_b),
-                         tokens[WORDS * c + 2 * i], tokens[WORDS * c + 2 * i + 1], FMT, W, NATIVE)
+            sums = sums[1:] + (_step(sums[0], first_a[i], first_b[i], low, tokens[WORDS * c + 2 * i],
+                                     tokens[WORDS * c + 2 * i + 1], FMT, W, NATIVE),)
         if FMT != Q8_0:
             for i in tl.static_range(4):
-                sums = _step(sums, second_a[i], second_b[i], (high_a, minimum_a, high_b, minimum_b),
-                             tokens[WORDS * c + 8 + 2 * i], tokens[WORDS * c + 9 + 2 * i], FMT, W, NATIVE)
+                sums = sums[1:] + (_step(sums[0], second_a[i], second_b[i], high, tokens[WORDS * c + 8 + 2 * i],
+                                         tokens[WORDS * c + 9 + 2 * i], FMT, W, NATIVE),)
     return sums
 
 
+@triton.constexpr_function
+def result_tokens(num_warps, native):
+    """Columns of what `_tokens_by_rows` returns: more than 8 repeat the first 8, one number to a thread."""
+    return 2 * num_warps if native and num_warps > 4 else 8
+
+
+# $1..$4: a lane's results; $5: where they go, $6: where the thread's own come from, SHARE bytes apart for each warp
+_SUM_ASM = """{ .shared .align 16 .b8 parts[SIZE]; .reg .b32 a; .reg .f32 v, w;
+mov.u32 a, parts; add.u32 a, a, $5; st.shared.v4.f32 [a], {$1, $2, $3, $4}; bar.sync 0;
+mov.u32 a, parts; add.u32 a, a, $6; ld.shared.f32 $0, [a]; ld.shared.f32 v, [a+512]; add.f32 $0, $0, v;
+ld.shared.f32 v, [a+1024]; ld.shared.f32 w, [a+1536]; add.f32 v, v, w; add.f32 $0, $0, v;
+REST }"""
+_SUM_REST = """ld.shared.f32 v, [a+2048]; ld.shared.f32 w, [a+2560]; add.f32 v, v, w; add.f32 $0, $0, v;
+ld.shared.f32 v, [a+3072]; ld.shared.f32 w, [a+3584]; add.f32 v, v, w; add.f32 $0, $0, v;"""
+_SUM_4 = tl.constexpr(_SUM_ASM.replace("SIZE", "2048").replace("REST", ""))
+_SUM_8 = tl.constexpr(_SUM_ASM.replace("SIZE", "4096").replace("REST", _SUM_REST))
+
+
 @triton.jit
-def _rows_by_tokens(sums, W: tl.constexpr):
-    """The four results of every warp, added up -> [16 rows, 8 tokens] f32."""
-    c0, c1, c2, c3 = sums
-    top = tl.reshape(tl.join(tl.reshape(c0, (W, 32)), tl.reshape(c1, (W, 32))), (W, 64))
-    bottom = tl.reshape(tl.join(tl.reshape(c2, (W, 32)), tl.reshape(c3, (W, 32))), (W, 64))
-    both = tl.permute(tl.join(tl.sum(top, axis=0), tl.sum(bottom, axis=0)), (1, 0))
-    return tl.reshape(both, (16, 8)) * (1.0 / WEIGHT_SCALE)
+def _tokens_by_rows(sums, W: tl.constexpr, NATIVE: tl.constexpr):
+    """The chains' results of every warp, added up -> [`result_tokens`, 16 rows] f32."""
+    c0, c1, c2, c3 = sums[0]
+    if len(sums) == 2:
+        c0 += sums[1][0]
+        c1 += sums[1][1]
+        c2 += sums[1][2]
+        c3 += sums[1][3]
+    if NATIVE and (W == 4 or W == 8):
+        thread = tl.arange(0, W * 32)
+        place = (thread ^ (thread // 8 % 4)) * 16
+        row = thread % 16
+        token = thread // 16 % 8
+        lane = row % 8 * 4 + token // 2
+        mine = (lane ^ lane // 8) * 16 + row // 8 * 8 + token % 2 * 4
+        total = tl.inline_asm_elementwise(
+            _SUM_4 if W == 4 else _SUM_8, "=&f,f,f,f,f,r,r", [c0, c1, c2, c3, place, mine], dtype=tl.float32,
+            is_pure=False, pack=1,
+        )
+        total = tl.reshape(total, (2 * W, 16))
+    else:
+        top = tl.reshape(tl.join(tl.reshape(c0, (W, 32)), tl.reshape(c1, (W, 32))), (W, 64))
+        bottom = tl.reshape(tl.join(tl.reshape(c2, (W, 32)), tl.reshape(c3, (W, 32))), (W, 64))
+        both = tl.permute(tl.join(tl.sum(top, axis=0), tl.sum(bottom, axis=0)), (1, 0))
+        total = tl.permute(tl.reshape(both, (16, 8)), (1, 0))
+    return total * (1.0 / WEIGHT_SCALE)
 
 
 @triton.jit
@@ -239,19 +282,53 @@ def num_steps(cols, num_warps):
     return -(-cols // 256 // num_warps)
 
 
+@triton.constexpr_function
+def are_few_steps(cols, num_warps):
+    """Whether all loads of a warp may be on their way at once; more would leave no registers for other programs."""
+    return num_steps(cols, num_warps) <= 2
+
+
+@triton.constexpr_function
+def num_first(cols, num_warps):
+    """Groups in `first_groups`."""
+    return num_steps(cols, num_warps) if are_few_steps(cols, num_warps) else 1
+
+
 @triton.jit
 def first_group(FMT: tl.constexpr, q_ptr, h_ptr, s_ptr, d_ptr, rows, COLS: tl.constexpr, W: tl.constexpr):
-    """Every warp's first group, which `mma_rows` consumes; it needs no activation."""
+    """Every warp's first group, which `mma_two` consumes; it needs no activation."""
     warp = tl.minimum(tl.arange(0, W * 32) // 32, COLS // GROUP - 1)
     return load_group(FMT, q_ptr, h_ptr, s_ptr, d_ptr, rows, warp, COLS)
 
 
 @triton.jit
+def first_groups(FMT: tl.constexpr, q_ptr, h_ptr, s_ptr, d_ptr, rows, COLS: tl.constexpr, W: tl.constexpr):
+    """Every warp's first groups, which `mma_rows` consumes; they need no activation."""
+    warp = tl.arange(0, W * 32) // 32
+    tiles = ()
+    for step in tl.static_range(num_first(COLS, W)):
+        group = tl.minimum(warp + step * W, COLS // GROUP - 1)
+        tiles = tiles + (load_group(FMT, q_ptr, h_ptr, s_ptr, d_ptr, rows, group, COLS),)
+    return tiles
+
+
+@triton.jit
+def first_tokens(x_ptr, COLS: tl.constexpr, W: tl.constexpr):
+    """The tokens' columns that meet all groups, where those are few: `mma_rows` needs them then."""
+    warp = tl.arange(0, W * 32) // 32
+    tokens = ()
+    if are_few_steps(COLS, W):
+        for step in tl.static_range(num_first(COLS, W)):
+            tokens = tokens + (load_tokens(x_ptr, tl.minimum(warp + step * W, COLS // GROUP - 1)),)
+    return tokens
+
+
+@triton.jit
 def mma_rows(
-    FMT: tl.constexpr, tile, q_ptr, h_ptr, s_ptr, d_ptr, rows, x_ptr, COLS: tl.constexpr, W: tl.constexpr,
+    FMT: tl.constexpr, tiles, tokens, q_ptr, h_ptr, s_ptr, d_ptr, rows, x_ptr, COLS: tl.constexpr, W: tl.constexpr,
     NATIVE: tl.constexpr,
 ):
-    """16 rows times 8 rows of `HalfRows.values` -> [16, 8] f32 without the rows' factors.
+    """16 rows times 8 rows of `HalfRows.values` -> [`result_tokens`, 16] f32 without the rows' factors.
 
     The order of additions depends on the matrix and W only, not on the number of tokens.
     """
@@ -260,15 +337,23 @@ def mma_rows(
     MASKED: tl.constexpr = GROUPS % W != 0
     group = tl.arange(0, W * 32) // 32
     zero = tl.zeros((W * 32,), tl.float32)
-    sums = (zero, zero, zero, zero)
-    for _ in tl.range(0, STEPS - 1):
-        later = load_group(FMT, q_ptr, h_ptr, s_ptr, d_ptr, rows, tl.minimum(group + W, GROUPS - 1), COLS)
-        sums = add_group(FMT, sums, tile, load_tokens(x_ptr, group), group < GROUPS, False, W, NATIVE)
-        tile = later
-        group += W
-    tokens = load_tokens(x_ptr, tl.minimum(group, GROUPS - 1))
-    sums = add_group(FMT, sums, tile, tokens, group < GROUPS, MASKED, W, NATIVE)
-    return _rows_by_tokens(sums, W)
+    if are_few_steps(COLS, W):
+        zero += zero_behind_loads(NATIVE)
+        sums = ((zero, zero, zero, zero), (zero, zero, zero, zero))
+        for step in tl.static_range(STEPS):
+            sums = add_group(FMT, sums, tiles[step], tokens[step], group + step * W < GROUPS,
+                             MASKED and step == STEPS - 1, W, NATIVE)
+    else:
+        sums = ((zero, zero, zero, zero),)
+        tile = tiles[0]
+        for _ in tl.range(0, STEPS - 1):
+            later = load_group(FMT, q_ptr, h_ptr, s_ptr, d_ptr, rows, tl.minimum(group + W, GROUPS - 1), COLS)
+            sums = add_group(FMT, sums, tile, load_tokens(x_ptr, group), group < GROUPS, False, W, NATIVE)
+            tile = later
+            group += W
+        tokens = load_tokens(x_ptr, tl.minimum(group, GROUPS - 1))
+        sums = add_group(FMT, sums, tile, tokens, group < GROUPS, MASKED, W, NATIVE)
+    return _tokens_by_rows(sums, W, NATIVE)
 
 
 @triton.jit
@@ -276,14 +361,14 @@ def mma_two(
     FMT: tl.constexpr, a_tile, aq_ptr, ah_ptr, as_ptr, ad_ptr, b_tile, bq_ptr, bh_ptr, bs_ptr, bd_ptr, rows, x_ptr,
     COLS: tl.constexpr, W: tl.constexpr, NATIVE: tl.constexpr,
 ):
-    """`mma_rows` of two matrices of one format, whose rows share what is read of x."""
+    """`mma_rows` of two matrices of one format, whose rows share what is read of x; tiles: the first group's."""
     GROUPS: tl.constexpr = COLS // GROUP
     STEPS: tl.constexpr = num_steps(COLS, W)
     MASKED: tl.constexpr = GROUPS % W != 0
     group = tl.arange(0, W * 32) // 32
     zero = tl.zeros((W * 32,), tl.float32)
-    a_sums = (zero, zero, zero, zero)
-    b_sums = (zero, zero, zero, zero)
+    a_sums = ((zero, zero, zero, zero),)
+    b_sums = ((zero, zero, zero, zero),)
     for _ in tl.range(0, STEPS - 1):
         following = tl.minimum(group + W, GROUPS - 1)
         a_later = load_group(FMT, aq_ptr, ah_ptr, as_ptr, ad_ptr, rows, following, COLS)
@@ -297,4 +382,4 @@ def mma_two(
     tokens = load_tokens(x_ptr, tl.minimum(group, GROUPS - 1))
     a_sums = add_group(FMT, a_sums, a_tile, tokens, group < GROUPS, MASKED, W, NATIVE)
     b_sums = add_group(FMT, b_sums, b_tile, tokens, group < GROUPS, MASKED, W, NATIVE)
-    return _rows_by_tokens(a_sums, W), _rows_by_tokens(b_sums, W)
+    return _tokens_by_rows(a_sums, W, NATIVE), _tokens_by_rows(b_sums, W, NATIVE)

@@ -112,6 +112,7 @@ class DecodeStep:
         self.logits = workspace.logits[:num_seqs]
         self.workspace = (workspace.partial, workspace.lse)
         self._forms = HalfForms(self.hidden)
+        self._count = torch.zeros(1, dtype=torch.int32, device=device)
         self._scratch: dict[tuple[str, int, int], Tensor | HalfForms] = {}
         self._num_seqs = num_seqs
         self._device = device
@@ -188,15 +189,14 @@ class DecodeStep:
         return mixed
 
     def _experts(self, ffn: ExpertFFN, following: Following) -> None:
-        logits = self._rows("router", ffn.router.num_rows)
-        project(self.hidden, [ffn.router], self.weights.eps, out=logits, pdl=self.pdl)
         slots = ffn.top_k + (ffn.shared is not None)
         h = self._activation("experts", self._num_seqs * slots, ffn.down.num_cols)
         ids = self._plain("expert ids", ffn.top_k, torch.int32)
-        scratch = ExpertScratch(h, ids, self._plain("expert weights", slots, torch.float32))
+        weights = self._plain("expert weights", slots, torch.float32)
+        scratch = ExpertScratch(self._rows("router", ffn.router.num_rows), h, ids, weights, self._count)
         x = self.hidden
         self.hidden = self._forms.read_by(following.weights)
-        few_experts(x, logits, (ffn.gate, ffn.up, ffn.down), ffn.shared, scratch, self.residual, following.norm,
+        few_experts(x, ffn.router, (ffn.gate, ffn.up, ffn.down), ffn.shared, scratch, self.residual, following.norm,
                     self.hidden, self.weights.eps, pdl=self.pdl)
 
     def _dense(self, ffn: DenseFFN, following: Following, post_norm_weight: Tensor | None) -> None:
