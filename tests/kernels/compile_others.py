@@ -27,6 +27,7 @@ from kernels.quant_gemv import quant_gemv
 from kernels.quant_gemv_residual import quant_gemv_residual
 from kernels.quant_swiglu import quant_swiglu
 from kernels.route_tokens import route_tokens
+from kernels.router_choice import router_choice
 from kernels.short_runs import LONGEST
 from kernels.sort_tokens import Runs, sort_tokens
 from kernels.split_sums import add_parts, add_parts_residual, add_parts_swiglu, add_parts_swiglu_packed
@@ -121,7 +122,10 @@ def around_experts() -> None:
     sort_tokens(ids, 256, Runs.empty(128, 256, 16, ids.device))
     x = poisoned_activation(16, 2048)
     products, residual, norm = torch.zeros(128, 2048), torch.zeros(16, 2048), torch.zeros(2048)
-    plain_rows(residual, random_weight(257, 2048, QuantFormat.F32), x.square_sums, 1e-6)
+    router = random_weight(257, 2048, QuantFormat.F32)
+    plain_rows(residual, router, x.square_sums, 1e-6)
+    few, logits = poisoned_activation(8, 2048), torch.zeros(8, 272)[:, :257]
+    router_choice(few, router, 1e-6, logits, ids[:8], weights[:8], torch.zeros(1, dtype=torch.int32))
     combine_experts(products, weights[:, :8], residual)
     rows = NormedRows.empty(16, 2048, residual.device)
     combine_experts_normed(products, weights, torch.zeros(8, 16, 2048), residual, norm, 1e-6, rows)
