@@ -238,8 +238,8 @@ def attention_tile(head_dim: int, num_kv_heads: int, num_seqs: int, is_roomy: bo
     num_splits = max(16, NUM_SPLITS // num_kv_heads)
     if not is_roomy:
         return AttentionTile(32 if is_wide else 64, 4, 3, num_splits)
-    if num_seqs > FEW_SEQS // 2 and not is_wide:
-        return AttentionTile(64, 8, 3, 16, least=192)
+    if num_seqs > FEW_SEQS // 2:  # little shared memory, so that the kernel behind finds room to begin
+        return AttentionTile(32, 4, 2, 16, least=128) if is_wide else AttentionTile(64, 8, 1, 16, least=192)
     return AttentionTile(64 if is_wide else 128, 8, 3, num_splits)
 
 
