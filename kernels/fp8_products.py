@@ -19,6 +19,7 @@ from torch.nn.functional import ScalingType, scaled_mm
 
 from kernels.dequantize import chunk_values
 from kernels.launch import has_dp4a
+from kernels.prompt_rows import gated_halves
 from kernels.quant_format import QuantWeight
 from kernels.quant_unpack import chunk_columns, has_minimum, load_tile, unpack_scales, unpack_words
 
@@ -97,13 +98,39 @@ def _quantized_kernel(
         tl.store(target + 16, _to_e4m3(second * inverse, NATIVE))
 
 
+@triton.jit(do_not_specialize=["stride_row"])
+def _gated_kernel(
+    x_ptr, stride_x, row_gate_ptr, stride_row, y_ptr, scales_ptr, stride_block, factor, COLS: tl.constexpr,
+    GELU: tl.constexpr, ROW_GATE: tl.constexpr, BLOCKS: tl.constexpr, NATIVE: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCKS * 128 + tl.arange(0, BLOCKS * 128)
+    y = gated_halves(x_ptr, stride_x, row_gate_ptr, stride_row, factor, row, column, COLS, GELU, ROW_GATE)
+    blocks = tl.reshape(y, (BLOCKS, 128))
+    scale, inverse = _scale_of(tl.max(tl.abs(blocks), axis=1))
+    block = tl.program_id(1) * BLOCKS + tl.arange(0, BLOCKS)
+    tl.store(scales_ptr + block * stride_block + row, scale, mask=block * 128 < COLS)
+    values = tl.reshape(blocks * inverse[:, None], (BLOCKS * 128,))
+    tl.store(y_ptr + row * COLS + column, _to_e4m3(values, NATIVE), mask=column < COLS)
+
+
 @dataclass(frozen=True, slots=True)
 class Fp8Rows:
     """values: [num_rows, num_cols] e4m3, contiguous, a multiple of 4 rows; scales: [num_rows, blocks] f32, columns
-    contiguous."""
+    contiguous; num_tokens: rows that are not there to fill up."""
 
     values: Tensor
     scales: Tensor
+    num_tokens: int
+
+    @classmethod
+    def empty(cls, num_tokens: int, num_cols: int, device: torch.device) -> Fp8Rows:
+        """Rows that fill up are zeros."""
+        padded = -(-num_tokens // SCALES_ALIGNMENT) * SCALES_ALIGNMENT
+        new = torch.empty if padded == num_tokens else torch.zeros
+        values = new(padded, num_cols, dtype=torch.float8_e4m3fn, device=device)
+        scales = new(triton.cdiv(num_cols, BLOCK), padded, device=device)
+        return cls(values, scales.t(), num_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,15 +151,29 @@ def fits(weights: Sequence[QuantWeight]) -> bool:
 def quantize_rows(x: Tensor) -> Fp8Rows:
     """x: [num_tokens, num_cols] f16 or f32, contiguous; rows are filled up with zeros to a multiple of 4."""
     num_tokens, num_cols = x.shape
-    padded = -(-num_tokens // SCALES_ALIGNMENT) * SCALES_ALIGNMENT
-    new = x.new_empty if padded == num_tokens else x.new_zeros
-    values = new(padded, num_cols, dtype=torch.float8_e4m3fn)
-    scales = new(triton.cdiv(num_cols, BLOCK), padded, dtype=torch.float32)
-    _plain_kernel[(triton.cdiv(num_tokens, ROWS), scales.shape[0])](
-        x, values, scales, num_tokens, 1, padded, COLS=num_cols, ROWS=ROWS, SQUARE=False, NATIVE=has_dp4a(),
-        num_warps=4,
+    rows = Fp8Rows.empty(num_tokens, num_cols, x.device)
+    _plain_kernel[(triton.cdiv(num_tokens, ROWS), rows.scales.shape[1])](
+        x, rows.values, rows.scales, num_tokens, 1, rows.scales.stride(1), COLS=num_cols, ROWS=ROWS, SQUARE=False,
+        NATIVE=has_dp4a(), num_warps=4,
     )
-    return Fp8Rows(values, scales.t())
+    return rows
+
+
+def gate_up_rows(x: Tensor, row_gate: Tensor | None, is_gelu: bool, factor: float = 1.0) -> Fp8Rows:
+    """prompt_rows.gate_up, its result as operand.
+
+    x:         [num_tokens, 2 * cols] f32 or bf16: gate | up, rows at any stride
+    row_gate:  [num_tokens] f32 at any stride, or None
+    """
+    num_tokens, cols = x.shape[0], x.shape[1] // 2
+    rows = Fp8Rows.empty(num_tokens, cols, x.device)
+    blocks = min(8, triton.next_power_of_2(rows.scales.shape[1]))
+    _gated_kernel[(num_tokens, triton.cdiv(cols, BLOCK * blocks))](
+        x, x.stride(0), x if row_gate is None else row_gate, 0 if row_gate is None else row_gate.stride(0),
+        rows.values, rows.scales, rows.scales.stride(1), factor, COLS=cols, GELU=is_gelu,
+        ROW_GATE=row_gate is not None, BLOCKS=blocks, NATIVE=has_dp4a(), num_warps=4,
+    )
+    return rows
 
 
 def quantize_weights(weights: Sequence[QuantWeight]) -> Fp8Matrix:
@@ -163,15 +204,11 @@ def _quantize_weight(weight: QuantWeight, values: Tensor, scales: Tensor, grid: 
     )
 
 
-def fp8_products(x: Tensor, weights: Sequence[QuantWeight]) -> Tensor:
-    """[num_tokens, rows of all the matrices] f32.
-
-    x:        [num_tokens, num_cols] f16, contiguous, on a card of compute capability 9.0
-    weights:  what `fits` allows
-    """
-    rows, matrix = quantize_rows(x), quantize_weights(weights)
+def fp8_products(rows: Fp8Rows, weights: Sequence[QuantWeight], dtype: torch.dtype = torch.float32) -> Tensor:
+    """[num_tokens, rows of all the matrices] of `dtype`, on a card of compute capability 9.0; weights that `fits`."""
+    matrix = quantize_weights(weights)
     product = scaled_mm(
         rows.values, matrix.values.t(), rows.scales, ScalingType.BlockWise1x128, matrix.scales.t(),
-        ScalingType.BlockWise128x128, output_dtype=torch.float32,
+        ScalingType.BlockWise128x128, output_dtype=dtype,
     )
-    return product[: x.shape[0]]
+    return product[: rows.num_tokens]

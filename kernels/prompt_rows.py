@@ -92,16 +92,14 @@ def gated_norm(x: Tensor, gate: Tensor, norm: Tensor, eps: float, out: Tensor) -
     )
 
 
-@triton.jit(do_not_specialize=["stride_row"])
-def _gate_up_kernel(
-    x_ptr, stride_x, row_gate_ptr, stride_row, out_ptr, factor, COLS, GELU: tl.constexpr, ROW_GATE: tl.constexpr,
-    BLOCK: tl.constexpr,
+@triton.jit
+def gated_halves(
+    x_ptr, stride_x, row_gate_ptr, stride_row, factor, row, column, COLS, GELU: tl.constexpr, ROW_GATE: tl.constexpr
 ):
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    """factor * act(gate) * up in f32, some columns of a row that holds gate and up side by side."""
     used = column < COLS
-    gate = tl.load(x_ptr + row * stride_x + column, mask=used, other=0.0)
-    up = tl.load(x_ptr + row * stride_x + COLS + column, mask=used, other=0.0)
+    gate = tl.load(x_ptr + row * stride_x + column, mask=used, other=0.0).to(tl.float32)
+    up = tl.load(x_ptr + row * stride_x + COLS + column, mask=used, other=0.0).to(tl.float32)
     if GELU:
         inner = 0.7978845608028654 * (gate + 0.044715 * gate * gate * gate)
         gate = gate / (1.0 + tl.exp(-2.0 * inner))
@@ -110,7 +108,18 @@ def _gate_up_kernel(
     y = gate * up * factor
     if ROW_GATE:
         y = y / (1.0 + tl.exp(-tl.load(row_gate_ptr + row * stride_row)))
-    tl.store(out_ptr + row * COLS + column, _to_half(y), mask=used)
+    return y
+
+
+@triton.jit(do_not_specialize=["stride_row"])
+def _gate_up_kernel(
+    x_ptr, stride_x, row_gate_ptr, stride_row, out_ptr, factor, COLS, GELU: tl.constexpr, ROW_GATE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    y = gated_halves(x_ptr, stride_x, row_gate_ptr, stride_row, factor, row, column, COLS, GELU, ROW_GATE)
+    tl.store(out_ptr + row * COLS + column, _to_half(y), mask=column < COLS)
 
 
 def gate_up(x: Tensor, row_gate: Tensor | None, is_gelu: bool, out: Tensor, factor: float = 1.0) -> None:

@@ -10,6 +10,7 @@ import argparse
 import functools
 import time
 from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -56,11 +57,12 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--int8", action="store_true")
     parser.add_argument("--deterministic", action="store_true")
+    parser.add_argument("--fp8", action="store_true", help="as [engine] prefill_dtype has it")
     parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
     shape = SHAPES[options.shape]
     sizes = [tuple(map(int, (chunk + "@0").split("@")[:2])) for chunk in options.chunks]
-    weights = random_model(shape, "cuda", num_layers=options.layers)
+    weights = replace(random_model(shape, "cuda", num_layers=options.layers), fp8_prompts=options.fp8)
     context = max(sum(size) for size in sizes)
     inputs = random_inputs(shape, weights, 1, context, "cuda", is_int8=options.int8)
     pools = DecodePools(BLOCK_SIZE, inputs.kv, inputs.kv_scales, inputs.conv, inputs.state, ())

@@ -15,7 +15,7 @@ from kernels.combine_experts import combine_experts
 from kernels.draw_tokens import DrawFilters, draw_tokens
 from kernels.expert_rows import STAGES as EXPERT_STAGES
 from kernels.expert_rows import _expert_rows_kernel
-from kernels.fp8_products import quantize_rows, quantize_weights
+from kernels.fp8_products import gate_up_rows, quantize_rows, quantize_weights
 from kernels.many_rows import FORMATS, STAGES, _many_rows_kernel
 from kernels.mask_logits import mask_logits
 from kernels.normed_rows import NormedRows, add_parts_normed, combine_experts_normed
@@ -143,6 +143,7 @@ def e4m3_operands() -> None:
     for kind in (QuantFormat.F16, QuantFormat.Q8_0, QuantFormat.Q4_K, QuantFormat.Q6_K):
         quantize_weights([random_weight(144, 1280, kind)])
     quantize_rows(torch.zeros(7, 1280).half())
+    gate_up_rows(torch.zeros(7, 1280).bfloat16(), None, False)
 
 
 def compile_all(name: str) -> int:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernels.fp8_products import fits, fp8_products, quantize_rows, quantize_weights
+from kernels.fp8_products import fits, fp8_products, gate_up_rows, quantize_rows, quantize_weights
 from kernels.quant_format import QuantFormat, QuantWeight
 from kernels.reference.fp8_products import rounded
+from kernels.reference.prompt_rows import gate_up
 from kernels.reference.quant_weight import dequantize
 from tests.kernels.random_weights import random_weight
 
@@ -45,6 +46,24 @@ def test_rows_of_x(num_tokens: int) -> None:
     assert bool(((ours - x).abs() <= size / 15.9 + size.amax(1, keepdim=True) / 448 / 1023).all())
 
 
+@pytest.mark.parametrize("num_cols", [128, 1152])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("is_gelu", "has_gate"), [(False, False), (True, False), (False, True)])
+def test_rows_of_gated_halves(num_cols: int, dtype: torch.dtype, is_gelu: bool, has_gate: bool) -> None:
+    num_tokens = 5
+    x = torch.randn(num_tokens, 2 * num_cols, generator=torch.Generator().manual_seed(3)).to(DEVICE, dtype)
+    row_gate = torch.randn(num_tokens, 3, generator=torch.Generator().manual_seed(4)).to(DEVICE)[:, 1]
+    gate = row_gate if has_gate else None
+    expected = torch.empty(num_tokens, num_cols, device=DEVICE)
+    gate_up(x.float(), gate, is_gelu, expected, 0.25)
+    found = gate_up_rows(x, gate, is_gelu, 0.25)
+    assert (found.num_tokens, found.values.shape, found.scales.stride(0)) == (num_tokens, (8, num_cols), 1)
+    assert not found.values[num_tokens:].float().any()
+    ours = given_back(found.values, found.scales, 1)[:num_tokens]
+    torch.testing.assert_close(ours.float(), rounded(expected, 1), rtol=0.15, atol=1e-5)
+    assert ((ours - rounded(expected, 1)).abs() <= 1e-6 * ours.abs()).float().mean() > 0.99
+
+
 @pytest.mark.parametrize("kind", QuantFormat)
 def test_blocks_of_weights(kind: QuantFormat) -> None:
     """Two matrices end to end; the last block of rows is not whole, nor are columns' blocks four by four."""
@@ -78,7 +97,7 @@ def test_products(num_tokens: int) -> None:
     rows, matrix = quantize_rows(x), quantize_weights(weights)
     w = given_back(matrix.values, matrix.scales, 128)
     expected = given_back(rows.values, rows.scales, 1)[:num_tokens] @ w.T
-    found = fp8_products(x, weights)
+    found = fp8_products(rows, weights)
     assert found.shape == expected.shape
     sizes = x.double().norm(dim=1, keepdim=True) * w.norm(dim=1)
     assert bool(((found - expected).abs() <= 2e-4 * sizes).all())

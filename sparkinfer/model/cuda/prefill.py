@@ -83,7 +83,7 @@ class Prefill:
         self._pools = pools
         self._device = device
         self._ops = PromptOps.of(device)
-        self._products = PromptProducts(self._ops.half, is_deterministic, weights.fp8_prompts)
+        self._products = PromptProducts(self._ops, is_deterministic, weights.fp8_prompts)
 
     def settle(self, num_tokens: int) -> None:
         """Make steps of so many tokens cheaper where bits count; waits for the device."""
@@ -171,17 +171,9 @@ class Prefill:
         return plain @ router.quants.T
 
     def _dense(self, ffn: DenseFFN, hidden: Tensor, post: PostNorm) -> _Added:
-        inner = self._inner(hidden, ffn.gate, ffn.up, None, ffn.half_factor, ffn.is_gelu)
-        return _Added((self._products.product(inner, [ffn.down]),), post, 1.0 / ffn.half_factor)
-
-    def _inner(
-        self, x: Tensor, gate: QuantWeight, up: QuantWeight, row_gate: Tensor | None, factor: float,
-        is_gelu: bool = False,
-    ) -> Tensor:
-        """What is between the halves of a feed-forward part, times `factor`."""
-        inner = self._half(x.shape[0], gate.num_rows)
-        self._ops.gate_up(self._products.product(x, [gate, up]), row_gate, is_gelu, inner, factor)
-        return inner
+        matrices = ffn.gate, ffn.up, ffn.down
+        out = self._products.gated(hidden, matrices, None, ffn.half_factor, ffn.is_gelu)
+        return _Added((out,), post, 1.0 / ffn.half_factor)
 
     def _experts(self, ffn: ExpertFFN, hidden: Tensor, plain: Tensor) -> _Added:
         assert ffn.router.format == QuantFormat.F32
@@ -189,6 +181,5 @@ class Prefill:
         routed, _ = grouped_experts(hidden, logits, ffn)
         if ffn.shared is None:
             return _Added((routed,))
-        gate, up, down = ffn.shared
-        inner = self._inner(hidden, gate, up, logits[:, -1], ffn.shared_factor)
-        return _Added((self._products.product(inner, [down]), routed), factor=1.0 / ffn.shared_factor)
+        out = self._products.gated(hidden, ffn.shared, logits[:, -1], ffn.shared_factor, False)
+        return _Added((out, routed), factor=1.0 / ffn.shared_factor)
