@@ -14,6 +14,7 @@ from torch import Tensor
 from kernels.quant_format import QuantFormat
 
 THREE_OF_4_WARPS = 168  # registers a thread that leave room for three programs of 4 warps on a multiprocessor
+FOUR_OF_4_WARPS = 128
 THREE_OF_8_WARPS = 80
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -28,9 +29,11 @@ def has_bulk_copies(x: Tensor) -> bool:
     return x.is_cuda and torch.version.hip is None and torch.cuda.get_device_capability(x.device) >= (9, 0)
 
 
-def launch_options(num_warps: int, pdl: bool, registers_of_8_warps: int | None) -> dict[str, int | bool | None]:
-    """Of a kernel that walks rows of a matrix; registers a thread at most, where it has 8 warps."""
-    registers = THREE_OF_4_WARPS if num_warps <= 4 else registers_of_8_warps
+def launch_options(
+    num_warps: int, pdl: bool, registers_of_8_warps: int | None, registers_of_4_warps: int = THREE_OF_4_WARPS
+) -> dict[str, int | bool | None]:
+    """Of a kernel that walks rows of a matrix; registers a thread at most, where it has 8 warps or fewer."""
+    registers = registers_of_4_warps if num_warps <= 4 else registers_of_8_warps
     return {"num_warps": num_warps, "maxnreg": registers, **({"launch_pdl": True} if pdl else {})}
 
 

@@ -17,7 +17,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.activation import emit_block
 from kernels.half_rows import emit_half, half_arguments
-from kernels.launch import RowTile, block_tile, has_dp4a, launch_options
+from kernels.launch import FOUR_OF_4_WARPS, RowTile, block_tile, has_dp4a, launch_options
 from kernels.quant_dot import dot_chunk
 from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
 from kernels.quant_unpack import chunk_columns, load_tile, unpack_scales, unpack_words
@@ -171,5 +171,5 @@ def moe_down(
         W=tile.row_lanes, RT=tile.rows_per_thread, T=tile.chunks,
         SHARED_W=other.row_lanes, SHARED_RT=other.rows_per_thread, SHARED_T=other.chunks,
         CHOSEN=weights is not None, NATIVE=has_dp4a(), PDL=pdl,
-        **launch_options(tile.num_warps, pdl, None),
+        **launch_options(tile.num_warps, pdl, None, FOUR_OF_4_WARPS),
     )
