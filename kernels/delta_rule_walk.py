@@ -1,7 +1,8 @@
 """The sequential part of the chunked gated delta rule: states carried from chunk to chunk, for all sequences of a step.
 
 For chunk after chunk R = U - W S, O = exp(G) Q S + P R, S <- exp(G_last) S + K^T (exp(G_last - G) R); one program holds
-some columns of one head's state. States come from and go to the pool; a sequence that begins has none.
+some columns of one head's state. States come from and go to the pool, updates that decode steps held back
+(kernels/held_updates.py) first; a sequence that begins has none of either.
 Bytes moved: w, q, k and p once per share of the columns, u and the outputs once. Accumulation: f32 (f16 operands).
 Reference:   kernels/reference/delta_rule_chunks.py
 """
@@ -13,15 +14,16 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.delta_rule_chunks import ChunkTerms, DeltaRuleInputs
+from kernels.held_updates import COLUMNS, held_marks, with_updates
 from kernels.launch import has_dp4a, has_large_shared_memory
 from kernels.spans import Spans
 
 
 @triton.jit(do_not_specialize=["num_chunks"])
 def _delta_rule_walk_kernel(
-    heads_ptr, u_ptr, w_ptr, scores_ptr, decay_ptr, sequences_ptr, num_chunks, state_ptr, out_ptr, HK: tl.constexpr,
-    HV: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, EXACT: tl.constexpr,
-    STAGES: tl.constexpr,
+    heads_ptr, u_ptr, w_ptr, scores_ptr, decay_ptr, sequences_ptr, num_chunks, state_ptr, held_ptr, out_ptr,
+    HK: tl.constexpr, HV: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
+    HELD: tl.constexpr, EXACT: tl.constexpr, STAGES: tl.constexpr,
 ):
     part = tl.program_id(0)
     head = tl.program_id(1)
@@ -39,9 +41,15 @@ def _delta_rule_walk_kernel(
         state_ptrs = state_ptr + (slot * HV + head) * D * D + dims[:, None] * D + columns[None, :]
         in_state = (dims < D)[:, None] & (columns < D)[None, :]
         state = tl.load(state_ptrs, mask=in_state, other=0.0)
+        k_head = head % HK
+        held_ptr += slot * (HK + HV) * HELD * D
+        own_ptr = held_ptr + (HK + head) * HELD * D + part * COLUMNS
         if start == 0:
             state = tl.zeros_like(state)
-        k_head = head % HK
+        else:
+            count, _, total = held_marks(own_ptr, D, HELD)
+            own = tl.arange(0, COLUMNS)
+            state = with_updates(state, total, count, held_ptr + k_head * HELD * D, own_ptr, dims, own, D, HELD)
         for i in tl.range(0, tl.cdiv(num_tokens, 64), num_stages=STAGES):
             base = head.to(tl.int64) * num_chunks + first_chunk + i
             token = i * 64 + places
@@ -65,23 +73,23 @@ def _delta_rule_walk_kernel(
             late = (residual * tl.exp(final - decay)[:, None]).to(HALF)
             state = tl.dot(tl.trans(k), late, state * tl.exp(final))
         tl.store(state_ptrs, state, mask=in_state)
+        tl.store(own_ptr + (HELD - 1) * D + tl.arange(0, HELD), tl.zeros((HELD,), tl.float32))
 
 
 def delta_rule_walk(
-    inputs: DeltaRuleInputs, terms: ChunkTerms, spans: Spans, state: Tensor, out: Tensor, columns: int = 32,
+    inputs: DeltaRuleInputs, terms: ChunkTerms, spans: Spans, state: Tensor, held: Tensor, out: Tensor,
     num_warps: int = 4, num_stages: int | None = None,
 ) -> None:
     """Outputs and states of every sequence.
 
     state:   [num_slots, num_v_heads, d, d] f32, contiguous; the sequences' slots change, zero before position 0
+    held:    [num_slots, num_k_heads + num_v_heads, HELD, d] f32, updates that `state` lacks; none afterwards
     out:     [num_tokens, num_v_heads * d] f16, written
-    columns: of a head per program, no more than the terms' width
     """
     d, heads = inputs.d, inputs.num_v_heads
     stages = num_stages or (2 if has_large_shared_memory(state) else 1)
-    _delta_rule_walk_kernel[(triton.cdiv(d, columns), heads, spans.sequences.shape[0])](
-        inputs.heads, terms.u, terms.w, terms.scores, terms.decay, spans.sequences, spans.chunks.shape[0], state, out,
-        HK=inputs.num_k_heads, HV=heads, D=d, WIDTH=terms.u.shape[3], COLUMNS=columns, EXACT=not has_dp4a(),
-        STAGES=stages,
-        num_warps=num_warps,
+    _delta_rule_walk_kernel[(triton.cdiv(d, COLUMNS), heads, spans.sequences.shape[0])](
+        inputs.heads, terms.u, terms.w, terms.scores, terms.decay, spans.sequences, spans.chunks.shape[0], state, held,
+        out, HK=inputs.num_k_heads, HV=heads, D=d, WIDTH=terms.u.shape[3], COLUMNS=COLUMNS, HELD=held.shape[2],
+        EXACT=not has_dp4a(), STAGES=stages, num_warps=num_warps,
     )

@@ -53,7 +53,7 @@ def attach_disk(
     # Whatever changes the bytes of a block or state, or what they mean. What "auto" stands for depends on the device.
     dtype = choose_kv_dtype(config.engine.kv_dtype, hparams, choose_device(config.engine.device))
     kind = (type(runner).__name__, dtype, config.engine.block_size, config.engine.deterministic,
-            config.engine.prefill_dtype)
+            config.engine.prefill_dtype, runner.bytes_per_slot)
     directory = Path(settings.directory).expanduser()
     disk = PrefixDisk(directory, fingerprint(gguf, *kind), int(settings.disk_gib * GIB))
     tier = cache.disk = DiskTier(cache.prefix_cache, disk)

@@ -26,9 +26,9 @@ from sparkinfer.engine.cache_plan import make_cache
 from sparkinfer.engine.disk_tier import DiskTier
 from sparkinfer.engine.engine import Engine
 from sparkinfer.engine.memory_plan import MemoryPlan, free_host_memory
+from sparkinfer.engine.model_runner import ModelRunner
 from sparkinfer.engine.scheduler import Scheduler
 from sparkinfer.engine.sequence import PrefixHints
-from sparkinfer.engine.state_pool import bytes_per_slot
 from workers import process
 from workers.gpu_cache import attach_disk, beside_pinned, pinned_tokens, reserve_snapshots, warm_up
 from workers.gpu_gauges import GpuGauges
@@ -132,16 +132,16 @@ class GpuScheduler:
         self._sink.reset(index)
 
 
-def _cache(config: Config, hparams: HParams, plan: MemoryPlan, prompt_grid: int) -> CacheManager:
+def _cache(config: Config, plan: MemoryPlan, runner: ModelRunner) -> CacheManager:
     return make_cache(
         config.prefix_cache,
         num_blocks=plan.num_blocks,
         block_size=config.engine.block_size,
-        bytes_per_snapshot=0 if config.engine.runner == "scripted" else bytes_per_slot(hparams),
+        bytes_per_snapshot=runner.bytes_per_slot,
         bytes_per_block=plan.bytes_per_block,
         swap_gib=config.scheduler.swap_gib,
         free=free_host_memory(),
-        prompt_grid=prompt_grid,
+        prompt_grid=runner.prompt_grid,
     )
 
 
@@ -156,7 +156,7 @@ def _body(context: WorkerContext) -> int:
     else:
         runner, plan = torch_runner(context, gguf, hparams)
     plan = beside_pinned(plan, len(pinned), config)
-    cache = _cache(config, hparams, plan, runner.prompt_grid)
+    cache = _cache(config, plan, runner)
     scheduler = Scheduler(step_limits(config, runner.chunk_ms), cache, plan.max_model_len)
     scheduler.output_tokens.forced = TableMasks(context.mask_table)
     sink = RingSink(context)

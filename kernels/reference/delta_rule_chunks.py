@@ -8,11 +8,12 @@ from torch import Tensor
 
 from kernels.delta_rule_chunks import DeltaRuleInputs
 from kernels.reference.gated_delta_rule import chunked_gated_delta_rule
+from kernels.reference.held_updates import settle
 from kernels.spans import Spans
 
 
-def delta_rule(inputs: DeltaRuleInputs, spans: Spans, state: Tensor, out: Tensor) -> None:
-    """Outputs [num_tokens, num_v_heads * d] and the states of the sequences' slots, in f32."""
+def delta_rule(inputs: DeltaRuleInputs, spans: Spans, state: Tensor, held: Tensor, out: Tensor) -> None:
+    """Outputs [num_tokens, num_v_heads * d] and the states of the sequences' slots, in f32; nothing of them is held."""
     heads = inputs.heads.float()
     repeats = (1, inputs.num_v_heads // inputs.num_k_heads, 1)
     q, k, v = torch.split(heads, [inputs.num_k_heads, inputs.num_k_heads, inputs.num_v_heads], dim=1)
@@ -21,6 +22,7 @@ def delta_rule(inputs: DeltaRuleInputs, spans: Spans, state: Tensor, out: Tensor
     beta = torch.sigmoid(inputs.beta)
     for first, count, start, slot, _ in spans.sequences.tolist():
         if count:
+            settle(state[slot : slot + 1], held[slot : slot + 1])
             before = state[slot] if start else torch.zeros_like(state[slot])
             rows = (x[None, first : first + count] for x in (q, k, v, g, beta))
             outputs, after = chunked_gated_delta_rule(*rows, before[None])

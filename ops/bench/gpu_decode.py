@@ -19,13 +19,14 @@ from multiprocessing import get_context
 
 import torch
 
+from kernels.held_updates import HELD
 from ops.bench.gpu_timing import capture, replay_us
 from sparkinfer.bench.bandwidth import copy_bandwidth
 from sparkinfer.model.cuda.decode import DecodeInputs, DecodeStep
 from sparkinfer.model.cuda.weights import AttentionLayer, DecodeWeights, ExpertFFN
 from sparkinfer.model.cuda.wide_decode import decode_step
 from tests.kernels.activations import relative_error
-from tests.kernels.random_model import SHAPES, ModelShape, cloned, random_inputs, random_model
+from tests.kernels.random_model import SHAPES, ModelShape, cloned, random_inputs, random_model, settled_states
 from tests.kernels.step_agreement import agreement
 
 TOLERANCE = 2e-2  # relative error of each row's logits after four layers; a flipped int8 rounding moves them by 1e-3
@@ -33,11 +34,13 @@ DEVICE = torch.device("cuda")
 
 
 def step_bytes(weights: DecodeWeights, shape: ModelShape, num_seqs: int, context_len: int) -> float:
-    """Bytes one step must touch: weights once (experts: those that random routing meets), states twice, KV once."""
+    """Bytes one step must touch: weights once (experts: those that random routing meets), KV once, states read once
+    and written by one step in HELD."""
     total = float(weights.output.num_bytes)
     met = 0.0
     if shape.experts:
         met = shape.experts * (1 - (1 - shape.top_k / shape.experts) ** num_seqs) / shape.experts
+    state_bytes = num_seqs * shape.v_heads * shape.d**2 * 4 * (1 + 1 / HELD)
     for layer in weights.layers:
         mixer = layer.mixer
         total += mixer.output.num_bytes
@@ -45,7 +48,7 @@ def step_bytes(weights: DecodeWeights, shape: ModelShape, num_seqs: int, context
             total += sum(w.num_bytes for w in mixer.qkv)
             total += num_seqs * context_len * 4 * shape.heads.num_kv_heads * shape.heads.head_dim
         else:
-            total += sum(w.num_bytes for w in mixer.projections) + num_seqs * 8 * shape.v_heads * shape.d**2
+            total += sum(w.num_bytes for w in mixer.projections) + state_bytes
         ffn = layer.ffn
         if isinstance(ffn, ExpertFFN):
             total += ffn.router.num_bytes + sum(w.num_bytes for w in ffn.shared or ())
@@ -67,12 +70,12 @@ def check(name: str, num_seqs: int, pdl: bool, num_layers: int = 4) -> str:
     graph_inputs = cloned(inputs)
     graph = capture(lambda: step.run(graph_inputs))
     step.logits.fill_(torch.nan)
-    for name_of_pool in ("input_ids", "conv", "state", "kv"):
+    for name_of_pool in ("input_ids", "conv", "state", "held", "kv"):
         _restore(getattr(graph_inputs, name_of_pool), getattr(inputs, name_of_pool))
     graph.replay()
     torch.cuda.synchronize()
     errors = torch.maximum(found.row_errors, (step.logits - found.logits).norm(dim=1) / found.logits.norm(dim=1))
-    pairs = [(a, b) for a, b in zip(graph_inputs.state, found.inputs.state, strict=True) if b is not None]
+    pairs = zip(settled_states(graph_inputs), settled_states(found.inputs), strict=True)
     state_error = max((relative_error(a, b) for a, b in pairs), default=0.0)
     is_good = bool((errors < TOLERANCE).all()) and state_error < TOLERANCE and torch.equal(
         graph_inputs.input_ids, step.logits.argmax(-1))

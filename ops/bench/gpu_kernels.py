@@ -109,13 +109,13 @@ def families(name: str, weights: DecodeWeights, num_seqs: int) -> dict[str, Vari
         projected = torch.randn(num_seqs, rows, device="cuda")
         out = random_activation(num_seqs, shape.v_heads * shape.d, "cuda")
         found["delta_net step"] = {
-            f"v{v} w{warps}": [
-                lambda i=i, m=m, v=v, warps=warps: gated_delta_step(
-                    projected, m.small, inputs.conv[i], inputs.state[i], inputs.state_slots, inputs.positions, out, v,
-                    warps, pdl=True)
+            f"w{warps}": [
+                lambda i=i, m=m, warps=warps: gated_delta_step(
+                    projected, m.small, inputs.conv[i], inputs.state[i], inputs.held[i], inputs.state_slots,
+                    inputs.positions, out, warps, pdl=True)
                 for i, m in deltas
             ]
-            for v, warps in [(32, 1), (32, 4), (32, 8), (32, 2), (16, 4), (64, 8), (64, 4), (128, 8), (128, 16)]
+            for warps in (1, 2, 4, 8)
         }
     else:
         kinds = [[w.format for w in m.qkv] for m in mixers]

@@ -65,7 +65,7 @@ def main() -> None:
     weights = replace(random_model(shape, "cuda", num_layers=options.layers), fp8_prompts=options.fp8)
     context = max(sum(size) for size in sizes)
     inputs = random_inputs(shape, weights, 1, context, "cuda", is_int8=options.int8)
-    pools = DecodePools(BLOCK_SIZE, inputs.kv, inputs.kv_scales, inputs.conv, inputs.state, ())
+    pools = DecodePools(BLOCK_SIZE, inputs.kv, inputs.kv_scales, inputs.conv, inputs.state, inputs.held, ())
     with torch.inference_mode():
         prefill = Prefill(weights, pools, DEVICE, options.deterministic)
         for num_tokens, start in sizes:

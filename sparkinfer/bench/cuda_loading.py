@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from kernels.held_updates import HELD
 from sparkinfer.bench.loading import BLOCK_SIZE, Room, check_room
 from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.checkpoint.hparams import HParams
@@ -15,6 +16,8 @@ from sparkinfer.engine.kv_cache import KVCache
 from sparkinfer.model.cuda.coverage import why_not_covered
 from sparkinfer.model.cuda.loader import load_decode_weights
 from sparkinfer.model.cuda.pools import CudaPools, RingStatePool
+
+STATE_PASSES = 1 + 1 / HELD  # of one token: a state is read by every step and written by one in so many
 
 
 def is_covered(gguf: GGUFFile, hparams: HParams, say: Callable[[str], None]) -> bool:

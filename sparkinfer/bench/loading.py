@@ -38,11 +38,12 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """runner: ready for its first step; backend: what computes, in words."""
+    """runner: ready for its first step; backend: what computes, in words; state_passes: as Traffic takes them."""
 
     runner: ModelRunner
     backend: str
     weights_are_f32: bool
+    state_passes: float = 2.0
 
 
 def load(
@@ -57,7 +58,8 @@ def load(
         from sparkinfer.bench import cuda_loading  # brings Triton, which a CPU has no use for
 
         if cuda_loading.is_covered(gguf, hparams, say):
-            return Loaded(cuda_loading.load(gguf, hparams, device, room), "kernels", weights_are_f32=False)
+            runner = cuda_loading.load(gguf, hparams, device, room)
+            return Loaded(runner, "kernels", weights_are_f32=False, state_passes=cuda_loading.STATE_PASSES)
     model = _cpu_model(gguf, hparams, cache_dir, say) if device.type == "cpu" else None
     backend = "CPU kernels" if model else "torch, f32"
     if model is None:
@@ -66,10 +68,10 @@ def load(
     check_room(room, hparams, free_memory(device))
     kv_cache = KVCache(hparams, room.num_blocks, BLOCK_SIZE, room.kv_dtype, device)
     state_pool = StatePool(hparams, room.num_seqs, device)
-    runner = TorchModelRunner(
+    by_torch = TorchModelRunner(
         model, kv_cache, state_pool, room.num_seqs, room.num_blocks // room.num_seqs * BLOCK_SIZE, device
     )
-    return Loaded(runner, backend, weights_are_f32=backend == "torch, f32")
+    return Loaded(by_torch, backend, weights_are_f32=backend == "torch, f32")
 
 
 def _cpu_model(gguf: GGUFFile, hparams: HParams, cache_dir: Path, say: Callable[[str], None]) -> Model | None:

@@ -56,7 +56,7 @@ class Session:
             str(kv_dtype).removeprefix("torch."), threads, bandwidth,
         )
         self._runner = loaded.runner
-        self._traffic = Traffic(gguf, hparams, kv_dtype, loaded.weights_are_f32)
+        self._traffic = Traffic(gguf, hparams, kv_dtype, loaded.weights_are_f32, loaded.state_passes)
         self._max_step_tokens = options.max_step_tokens
         self._stopwatch = Stopwatch(loaded.runner, hparams.vocab_size, max_positions, options.max_step_tokens)
 

@@ -19,13 +19,17 @@ _EXPERT_MARK = "_exps."
 
 
 class Traffic:
-    """Counts from the file's tensors, whatever the kernels really do.
+    """Counts from the file's tensors, whatever the kernels really do, but for states.
 
     weights:  every tensor once a step, but of the embedding the rows looked up, and of the experts those that
               independent uniform choices meet on average
     """
 
-    def __init__(self, gguf: GGUFFile, hparams: HParams, kv_dtype: torch.dtype, weights_are_f32: bool) -> None:
+    def __init__(
+        self, gguf: GGUFFile, hparams: HParams, kv_dtype: torch.dtype, weights_are_f32: bool, state_passes: float = 2.0
+    ) -> None:
+        """state_passes: how often a state is read or written for one token of a sequence"""
+        self._state_passes = state_passes
         self._hparams = hparams
         self._always = self._experts = 0
         for name, info in gguf.tensors.items():
@@ -49,7 +53,8 @@ class Traffic:
         num_tokens = sum(chunk.num_tokens for chunk in step)
         weights = self._always + self._experts * self._share_of_experts(num_tokens) + num_tokens * self._embedding_row
         rows = sum(self._kv_rows(chunk) for chunk in step)
-        return weights + rows * self._kv_row + len(step) * 2 * bytes_per_slot(self._hparams)
+        passes = sum(self._state_passes if chunk.num_tokens == 1 else 2.0 for chunk in step)
+        return weights + rows * self._kv_row + passes * bytes_per_slot(self._hparams)
 
     def _share_of_experts(self, num_tokens: int) -> float:
         used, experts = self._hparams.num_experts_used, self._hparams.num_experts

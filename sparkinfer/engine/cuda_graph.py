@@ -75,6 +75,7 @@ class DecodeGraph:
             kv_scales=pools.kv_scales,
             conv=pools.conv,
             state=pools.state,
+            held=pools.held,
         )
         self._dummy = dummy_rows(size, slots.last_token_ids.shape[0] - 1)
         self._graph: torch.cuda.CUDAGraph | None = None

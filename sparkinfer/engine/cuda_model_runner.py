@@ -39,6 +39,7 @@ class CudaModelRunner:
         """is_deterministic: a row's bits depend on its sequence alone"""
         self.num_blocks = pools.kv_cache.num_blocks - 1
         self.block_size = pools.kv_cache.block_size
+        self.bytes_per_slot = pools.state_pool.bytes_per_slot
         self._device = device
         self._copies = HostCopies(pools.kv_cache, pools.state_pool)
         self._stream, self._upload_stream = _stream(device), _stream(device)

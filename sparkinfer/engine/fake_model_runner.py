@@ -152,7 +152,7 @@ class ScriptedModelRunner:
     """
 
     def __init__(self, script: Script, num_blocks: int, block_size: int, cost: StepCost | None = None) -> None:
-        self.prompt_grid = 0
+        self.prompt_grid = self.bytes_per_slot = 0
         self.chunk_ms: dict[int, float] = {}
         self.num_blocks = num_blocks
         self.block_size = block_size

@@ -31,6 +31,7 @@ class ModelRunner(Protocol):
     num_blocks: int                      # of the KV pool
     block_size: int                      # tokens per block
     chunk_ms: dict[int, float]           # measured times of prompts' chunks by their tokens; none: not measured
+    bytes_per_slot: int                  # of recurrent state
     prompt_grid: int                     # as CacheManager has it; 0: prompts may be cut anywhere
 
     def launch(self, output: SchedulerOutput) -> StepHandle:

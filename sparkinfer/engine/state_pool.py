@@ -32,6 +32,11 @@ class StatePool:
             self.conv[layer] = conv[row]
             self.state[layer] = state[row]
 
+    @property
+    def bytes_per_slot(self) -> int:
+        """Bytes that one sequence's state takes over all layers."""
+        return sum(pool[:, 0].nbytes for pool in self.pools)
+
     @staticmethod
     def shapes(hparams: HParams) -> tuple[tuple[int, int], tuple[int, int, int]]:
         """Of one slot of one layer: conv, state."""
@@ -61,7 +66,7 @@ def state_shapes(hparams: HParams) -> tuple[tuple[int, int], tuple[int, int, int
 
 
 def bytes_per_slot(hparams: HParams) -> int:
-    """Bytes that one sequence's state takes over all layers."""
+    """What `StatePool.bytes_per_slot` will be."""
     num_layers = sum(layer_type == "gated_delta_net" for layer_type in hparams.layer_types)
     if num_layers == 0:
         return 0

@@ -60,6 +60,7 @@ class TorchModelRunner:
     ) -> None:
         """state_pool: has max_num_seqs slots. max_model_len: most tokens of a sequence, in positions it computes."""
         self.prompt_grid = 0
+        self.bytes_per_slot = state_pool.bytes_per_slot
         self.chunk_ms: dict[int, float] = {}
         self.num_blocks = kv_cache.num_blocks
         self.block_size = kv_cache.block_size

@@ -20,6 +20,7 @@ from sparkinfer.bench.traffic import Traffic
 from sparkinfer.checkpoint.gguf import GGUFFile
 from sparkinfer.checkpoint.hparams import HParams
 from sparkinfer.engine.scheduler_output import ScheduledSequence, SchedulerOutput, StepResult
+from sparkinfer.engine.state_pool import bytes_per_slot
 from tests.engine.plain_kernels import use_plain_kernels
 from tests.model.tiny import tiny_gguf
 
@@ -167,6 +168,15 @@ def test_bytes_of_a_step(tmp_path: Path) -> None:
     assert one == pytest.approx(others + used * experts + row + cache * (10 + 1))
     two = traffic.step_bytes([Chunk(0, 9, 1), Chunk(1, 4, 1)])
     assert two == pytest.approx(others + (1 - (1 - used) ** 2) * experts + 2 * row + cache * (11 + 6))
+
+
+def test_states_pass_as_often_as_is_said(tmp_path: Path) -> None:
+    """Of sequences that add one token; chunks read and write them."""
+    gguf = GGUFFile.open(tiny_gguf("qwen35", tmp_path))
+    hparams = HParams.from_gguf(gguf)
+    often, seldom = (Traffic(gguf, hparams, torch.bfloat16, False, *passes) for passes in ((), (1.25,)))
+    step = [Chunk(0, 9, 1), Chunk(1, 4, 3)]
+    assert often.step_bytes(step) - seldom.step_bytes(step) == 0.75 * bytes_per_slot(hparams)
 
 
 def test_sliding_layers_see_their_window(tmp_path: Path) -> None:

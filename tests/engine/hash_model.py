@@ -39,6 +39,7 @@ class HashState:
     def __init__(self, num_slots: int) -> None:
         self.hashes = torch.full((num_slots,), 123_456, dtype=torch.int64)
         self.pools = [self.hashes[None]]
+        self.bytes_per_slot = self.hashes.itemsize
 
 
 class HashModel:

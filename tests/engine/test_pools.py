@@ -43,6 +43,7 @@ def test_state_pool_takes_what_was_promised(hparams_of: Callable[[str], HParams]
     pool = StatePool(hparams, num_slots=3, device=CPU)
     tensors = [tensor for tensor in (*pool.conv, *pool.state) if tensor is not None]
     assert sum(tensor.nbytes for tensor in tensors) == 3 * bytes_per_slot(hparams)
+    assert pool.bytes_per_slot == bytes_per_slot(hparams)
     assert [state is None for state in pool.state] == [kind == "attention" for kind in hparams.layer_types]
     assert pool.layer(0)[0].shape == (3, 512, 3)
     assert pool.layer(0)[1].shape == (3, 4, 64, 64)
@@ -62,5 +63,5 @@ def test_models_without_recurrence_keep_no_state(hparams_of: Callable[[str], HPa
     hparams = hparams_of("llama")
     pool = StatePool(hparams, num_slots=4, device=CPU)
     pool.reset(torch.tensor([1]))
-    assert bytes_per_slot(hparams) == 0
+    assert bytes_per_slot(hparams) == pool.bytes_per_slot == 0
     assert pool.state == [None, None]

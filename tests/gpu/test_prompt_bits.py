@@ -13,6 +13,7 @@ from kernels.conv_heads import conv_heads
 from kernels.delta_rule_chunks import ChunkTerms, DeltaRuleInputs, delta_rule_chunks
 from kernels.delta_rule_walk import delta_rule_walk
 from kernels.half_products import half_products
+from kernels.held_updates import HELD
 from kernels.paged_prefill import paged_prefill
 from kernels.rope_store_kv import HeadShape
 from kernels.spans import CHUNK, Spans, pack_spans
@@ -76,6 +77,7 @@ def test_delta_net() -> None:
     def mix(cuts: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         ring = torch.full((1, 4, heads * d), math.nan, device="cuda")
         state = torch.full((1, num_v_heads, d, d), math.nan, device="cuda")
+        held = torch.full((1, num_k_heads + num_v_heads, HELD, d), math.nan, device="cuda")
         out = poisoned(NUM_TOKENS, num_v_heads * d)
         for start, end in itertools.pairwise((0, *itertools.accumulate(cuts))):
             spans = chunk_spans(start, end - start, tables)
@@ -85,7 +87,7 @@ def test_delta_net() -> None:
             inputs = DeltaRuleInputs(mixed, alpha, beta, a, dt_bias, num_k_heads)
             terms = ChunkTerms.empty(inputs, spans.chunks.shape[0])
             delta_rule_chunks(inputs, spans, terms)
-            delta_rule_walk(inputs, terms, spans, state, out[start:end])
+            delta_rule_walk(inputs, terms, spans, state, held, out[start:end])
         return out, state
 
     whole = mix((NUM_TOKENS,))

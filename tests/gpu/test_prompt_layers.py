@@ -30,7 +30,7 @@ DEVICE = torch.device("cuda")
 def residual_stream(weights: DecodeWeights, inputs: DecodeInputs, batch: PrefillBatch) -> torch.Tensor:
     pools = cloned(inputs)
     with torch.inference_mode():
-        kept = DecodePools(16, pools.kv, pools.kv_scales, pools.conv, pools.state, ())
+        kept = DecodePools(16, pools.kv, pools.kv_scales, pools.conv, pools.state, pools.held, ())
         return Prefill(weights, kept, DEVICE).run(batch)
 
 

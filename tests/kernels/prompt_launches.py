@@ -30,7 +30,7 @@ def launch_prompt_kernels() -> None:
     inputs = DeltaRuleInputs(wide.view(-1, 6, D).half(), gates, gates, gates[0], gates[0], 1)
     terms = ChunkTerms.empty(inputs, 2)
     delta_rule_chunks(inputs, spans, terms)
-    delta_rule_walk(inputs, terms, spans, torch.zeros(2, HEADS, D, D), half)
+    delta_rule_walk(inputs, terms, spans, torch.zeros(2, HEADS, D, D), torch.zeros(2, HEADS + 1, 4, D), half)
     half_products(half, torch.zeros(96, HEADS * D).half())
     norm = torch.zeros(HEADS * D)
     add_norm(torch.zeros(half.shape), (half.float(),), None, norm, 1e-6, half, None)

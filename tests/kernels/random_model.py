@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from kernels.gated_delta_step import DeltaNetWeights
+from kernels.held_updates import COLUMNS, HELD
 from kernels.quant_format import QuantFormat, QuantWeight
+from kernels.reference.held_updates import settled
 from kernels.repack import concat_rows
 from kernels.rope_store_kv import HeadShape
 from sparkinfer.model.cuda.decode import DecodeInputs
@@ -180,10 +182,32 @@ def random_inputs(
     state = tuple(
         None if a else torch.randn(num_seqs, shape.v_heads, shape.d, shape.d, device=device) * 0.1 for a in attention
     )
+    held = tuple(None if x is None else random_held(x, shape.k_heads) for x in state)
     ids = torch.randint(0, shape.vocab, (num_seqs,), device=device)
     lens = torch.full((num_seqs,), context_len, dtype=torch.int32, device=device)
     return DecodeInputs(ids, positions, torch.randperm(num_seqs, device=device), tables.int(), lens, block_size,
-                        kv, scales, conv, state)
+                        kv, scales, conv, state, held)
+
+
+def random_held(state: Tensor, num_k_heads: int) -> Tensor:
+    """Updates that states lack, of a random number for each slot; NaN where there are none."""
+    num_slots, num_v_heads, d, _ = state.shape
+    held = torch.randn(num_slots, num_k_heads + num_v_heads, HELD, d, device=state.device) * d**-0.5
+    counts = torch.randint(0, HELD, (num_slots, 1, 1), device=state.device)
+    is_held = torch.arange(HELD, device=state.device) < counts
+    held.masked_fill_(~is_held[..., None], torch.nan)
+    logs = torch.rand(num_slots, num_v_heads, HELD, device=state.device).mul(-0.5).cumsum(-1)
+    columns = min(COLUMNS, d)
+    marks = torch.zeros(num_slots, num_v_heads, d // columns, columns, device=state.device)
+    marks[..., :HELD] = torch.where(is_held, logs - 1, 0)[:, :, None]
+    held[:, num_k_heads:, -1] = marks.flatten(2)
+    return held
+
+
+def settled_states(inputs: DecodeInputs) -> list[Tensor]:
+    """The layers' states with what they lack."""
+    pairs = zip(inputs.state, inputs.held, strict=True)
+    return [settled(state, held) for state, held in pairs if state is not None and held is not None]
 
 
 def cloned(inputs: DecodeInputs) -> DecodeInputs:
@@ -193,4 +217,4 @@ def cloned(inputs: DecodeInputs) -> DecodeInputs:
         return tuple(copies(x) if isinstance(x, tuple) else None if x is None else x.clone() for x in pool)
 
     return replace(inputs, input_ids=inputs.input_ids.clone(), kv=copies(inputs.kv), kv_scales=copies(inputs.kv_scales),
-                   conv=copies(inputs.conv), state=copies(inputs.state))
+                   conv=copies(inputs.conv), state=copies(inputs.state), held=copies(inputs.held))

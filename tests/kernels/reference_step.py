@@ -11,6 +11,7 @@ from torch import Tensor
 from kernels.quant_format import QuantActivation, QuantWeight
 from kernels.reference.gated_activation import gated_activation
 from kernels.reference.gated_delta_step import gated_delta_step
+from kernels.reference.held_updates import settle
 from kernels.reference.paged_decode import paged_decode
 from kernels.reference.post_norm import post_norm
 from kernels.reference.quant_gemv import dequantize_rows, quant_gemv, quantize_rows
@@ -118,6 +119,7 @@ def _delta_net(
 ) -> Tensor:
     projected = quant_gemv(hidden, layer.projections, weights.eps)
     small = layer.small
+    settle(inputs.state[index], inputs.held[index])
     return gated_delta_step(projected, small.conv, small.a, small.dt_bias, small.norm, small.num_k_heads,
                             inputs.conv[index], inputs.state[index], inputs.state_slots, inputs.positions, weights.eps)
 

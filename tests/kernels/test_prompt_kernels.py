@@ -20,6 +20,7 @@ from kernels.reference import paged_prefill as attention_reference
 from kernels.reference import prompt_rows as rows_reference
 from kernels.rope_store_kv import HeadShape
 from kernels.spans import Spans, pack_spans
+from tests.kernels.random_model import random_held
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 HALF = torch.float16
@@ -101,11 +102,13 @@ def test_delta_rule(parts: Parts, is_repeated: bool) -> None:
     a = -torch.rand(4, device=DEVICE) * (1e-4 if is_repeated else 1)
     inputs = DeltaRuleInputs(heads.half(), gates[:, :4], gates[:, 4:], a, torch.randn(4, device=DEVICE), 2)
     states = [torch.randn(5, 4, 32, 32, generator=torch.Generator().manual_seed(3)).to(DEVICE) for _ in range(2)]
+    held = [random_held(states[0], 2)]
+    held.append(held[0].clone())
     out, expected = (poisoned(num_tokens, 128) for _ in range(2))
     terms = ChunkTerms.empty(inputs, spans.chunks.shape[0])
     delta_rule_chunks(inputs, spans, terms)
-    delta_rule_walk(inputs, terms, spans, states[0], out)
-    delta_reference.delta_rule(inputs, spans, states[1], expected)
+    delta_rule_walk(inputs, terms, spans, states[0], held[0], out)
+    delta_reference.delta_rule(inputs, spans, states[1], held[1], expected)
     assert error(out, expected) < 5e-3
     assert error(states[0], states[1]) < 5e-3
 

@@ -67,6 +67,8 @@ def test_pinned_tokens_are_the_models_and_need_the_cache():
 class CopyingRunner:
     """Notes the snapshots that it is told to write."""
 
+    bytes_per_slot = 0
+
     def __init__(self) -> None:
         self.saved: list[int] = []
 

@@ -35,6 +35,7 @@ class DecodeInputs:
     kv:            per layer (k, v) [num_slots, num_kv_heads, head_dim], or None
     kv_scales:     per layer (k, v) [num_slots, num_kv_heads] f16 with an int8 cache, else None
     conv, state:   per layer ring [num_slots, 4, channels] and state [num_slots, heads, d, d], or None
+    held:          per layer what the states lack (kernels/held_updates.py), or None
     """
 
     input_ids: Tensor
@@ -47,6 +48,7 @@ class DecodeInputs:
     kv_scales: tuple[tuple[Tensor, Tensor] | None, ...]
     conv: tuple[Tensor | None, ...]
     state: tuple[Tensor | None, ...]
+    held: tuple[Tensor | None, ...]
 
     @property
     def num_seqs(self) -> int:
@@ -181,11 +183,13 @@ class DecodeStep:
     def _delta_net(self, layer: DeltaNetLayer, index: int, inputs: DecodeInputs) -> QuantActivation:
         projected = self._rows("delta_net", sum(w.num_rows for w in layer.projections))
         self._project(layer.projections, projected)
-        conv, state = inputs.conv[index], inputs.state[index]
+        conv, state, held = inputs.conv[index], inputs.state[index], inputs.held[index]
         assert conv is not None
         assert state is not None
+        assert held is not None
         mixed = self._activation("delta_net", self._num_seqs, layer.output.num_cols)
-        gated_delta_step(projected, layer.small, conv, state, inputs.state_slots, inputs.positions, mixed, pdl=self.pdl)
+        gated_delta_step(projected, layer.small, conv, state, held, inputs.state_slots, inputs.positions, mixed,
+                         pdl=self.pdl)
         return mixed
 
     def _experts(self, ffn: ExpertFFN, following: Following) -> None:

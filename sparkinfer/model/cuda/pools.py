@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
+from kernels.held_updates import HELD
 from sparkinfer.checkpoint.hparams import HParams
 from sparkinfer.engine.kv_cache import KVCache
 from sparkinfer.engine.state_pool import StatePool, state_shapes
@@ -20,7 +22,21 @@ class RingStatePool(StatePool):
     """A StatePool whose convolution tails are rings: the input of position p lies in column p % 4.
 
     conv:   per layer [num_slots, 4, channels] f32
+    held:   per layer [num_slots, num_key_heads + num_value_heads, HELD, d] f32, what the states lack
+            (kernels/held_updates.py); zeros: nothing
     """
+
+    def __init__(self, hparams: HParams, num_slots: int, device: torch.device) -> None:
+        super().__init__(hparams, num_slots, device)
+        self.held: list[Tensor | None] = [None] * len(self.state)
+        if not self.pools:
+            return
+        heads = hparams.ssm_group_count + hparams.ssm_time_step_rank
+        layers = [layer for layer, state in enumerate(self.state) if state is not None]
+        held = torch.zeros(len(layers), num_slots, heads, HELD, hparams.ssm_state_size, device=device)
+        self.pools.append(held)
+        for row, layer in enumerate(layers):
+            self.held[layer] = held[row]
 
     @staticmethod
     def shapes(hparams: HParams) -> tuple[tuple[int, int], tuple[int, int, int]]:
@@ -39,13 +55,14 @@ class CudaPools:
 
 @dataclass(frozen=True, slots=True)
 class DecodePools:
-    """Per layer, None where it keeps none: kv, kv_scales as in DecodeInputs; conv: rings; state: delta-net states."""
+    """Per layer, None where it keeps none: kv, kv_scales, conv, state and held as in DecodeInputs."""
 
     block_size: int
     kv: tuple[tuple[Tensor, Tensor] | None, ...]
     kv_scales: tuple[tuple[Tensor, Tensor] | None, ...]
     conv: tuple[Tensor | None, ...]
     state: tuple[Tensor | None, ...]
+    held: tuple[Tensor | None, ...]
     slot_pools: tuple[Tensor, ...]  # [num_layers, num_slots, ...] each: all that a slot keeps
 
     @classmethod
@@ -56,7 +73,8 @@ class DecodePools:
         kv = tuple(None if k is None or v is None else (k, v) for k, v in pairs)
         scales = tuple(kv_cache.scales(layer) for layer in range(len(kv)))
         return cls(
-            kv_cache.block_size, kv, scales, tuple(state_pool.conv), tuple(state_pool.state), tuple(state_pool.pools)
+            kv_cache.block_size, kv, scales, tuple(state_pool.conv), tuple(state_pool.state), tuple(state_pool.held),
+            tuple(state_pool.pools),
         )
 
     def reset(self, slot: int) -> None:

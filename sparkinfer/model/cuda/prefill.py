@@ -149,9 +149,10 @@ class Prefill:
 
     def _delta_net(self, layer: DeltaNetLayer, index: int, hidden: Tensor, batch: PrefillBatch) -> Tensor:
         small, num_tokens = layer.small, hidden.shape[0]
-        ring, state = self._pools.conv[index], self._pools.state[index]
+        ring, state, held = self._pools.conv[index], self._pools.state[index], self._pools.held[index]
         assert ring is not None
         assert state is not None
+        assert held is not None
         num_heads, d = state.shape[1], state.shape[2]
         channels, width = small.conv.shape[0], num_heads * d
         projected = self._products.product(hidden, layer.projections)
@@ -160,7 +161,7 @@ class Prefill:
         self._ops.conv_heads(mixed, small.conv, ring, batch.spans, small.num_k_heads, heads)
         inputs = DeltaRuleInputs(heads, alpha, beta, small.a, small.dt_bias, small.num_k_heads)
         recalled = self._half(num_tokens, width)
-        self._ops.delta_rule(inputs, batch.spans, state, recalled)
+        self._ops.delta_rule(inputs, batch.spans, state, held, recalled)
         out = self._half(num_tokens, width)
         self._ops.gated_norm(recalled, z, small.norm, self._weights.eps, out)
         return self._products.product(out, [layer.output])

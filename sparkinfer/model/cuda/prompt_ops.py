@@ -45,7 +45,7 @@ class PromptOps:
     rope: Callable[[Tensor, HeadShape, Tensor, Tensor, Tensor, Pair | None, Tensor, Pair, Pair | None, float], None]
     attention: Callable[[Tensor, Tensor, Pair, Pair | None, Spans, HeadShape, int, int, float, Tensor], None]
     conv_heads: Callable[[Tensor, Tensor, Tensor, Spans, int, Tensor], None]
-    delta_rule: Callable[[DeltaRuleInputs, Spans, Tensor, Tensor], None]
+    delta_rule: Callable[[DeltaRuleInputs, Spans, Tensor, Tensor, Tensor], None]
 
     @classmethod
     def of(cls, device: torch.device) -> PromptOps:
@@ -56,7 +56,7 @@ class PromptOps:
                    rope_store_kv, paged_prefill, conv_heads, _delta_rule)
 
 
-def _delta_rule(inputs: DeltaRuleInputs, spans: Spans, state: Tensor, out: Tensor) -> None:
+def _delta_rule(inputs: DeltaRuleInputs, spans: Spans, state: Tensor, held: Tensor, out: Tensor) -> None:
     terms = ChunkTerms.empty(inputs, spans.chunks.shape[0])
     delta_rule_chunks(inputs, spans, terms)
-    delta_rule_walk(inputs, terms, spans, state, out)
+    delta_rule_walk(inputs, terms, spans, state, held, out)
