@@ -233,7 +233,8 @@ def attention_tile(head_dim: int, num_kv_heads: int, num_seqs: int, is_roomy: bo
     """The tile that was fastest on an H200 (docs/performance.md); is_roomy: `has_large_shared_memory`."""
     is_wide = head_dim > 128
     if num_seqs > FEW_SEQS:
-        least = min(1024, max(64, 5 * num_seqs * num_kv_heads // 2 // 64 * 64))  # 640 for 64 sequences of 4 heads
+        programs = num_seqs * num_kv_heads  # where no context is split; from 128 on they fill the card
+        least = min(1024, max(640 if programs >= 128 else 64, 5 * programs // 2 // 64 * 64))
         return AttentionTile(32 if is_wide else 64, 4, 4 if is_wide and is_roomy else 3, MANY_SEQS_SPLITS, least)
     num_splits = max(16, NUM_SPLITS // num_kv_heads)
     if not is_roomy:
