@@ -16,6 +16,9 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from kernels.behind_loads import zero_behind_loads
+from kernels.launch import has_dp4a
+
 F16_MAX = tl.constexpr(65504.0)
 
 
@@ -51,7 +54,7 @@ def _finish(y, offs, inside, w_ptr, eps, residual_ptr, packed_ptr, plain_ptr, N:
 @triton.jit
 def _parts_kernel(
     part_ptr, residual_ptr, w_ptr, packed_ptr, plain_ptr, stride_split, eps, N: tl.constexpr, SPLITS: tl.constexpr,
-    BLOCK: tl.constexpr, PDL: tl.constexpr,
+    BLOCK: tl.constexpr, NATIVE: tl.constexpr, PDL: tl.constexpr,
 ):
     """SPLITS: 0 adds nothing."""
     m = tl.program_id(0)
@@ -62,9 +65,12 @@ def _parts_kernel(
         gdc_wait()
     y = tl.load(residual_ptr + m * N + offs, mask=inside, other=0.0)
     if SPLITS > 0:
-        total = tl.load(part_ptr + m * N + offs, mask=inside, other=0.0)
+        parts = ()
+        for split in tl.static_range(SPLITS):
+            parts = parts + (tl.load(part_ptr + split * stride_split + m * N + offs, mask=inside, other=0.0),)
+        total = parts[0] + zero_behind_loads(NATIVE)
         for split in tl.static_range(1, SPLITS):
-            total += tl.load(part_ptr + split * stride_split + m * N + offs, mask=inside, other=0.0)
+            total += parts[split]
         y += total
     _finish(y, offs, inside, w_ptr, eps, residual_ptr + m * N, packed_ptr + m * N, plain_ptr + m * N, N)
 
@@ -96,9 +102,10 @@ def _experts_kernel(
     _finish(y, offs, inside, w_ptr, eps, residual_ptr + m * N, packed_ptr + m * N, plain_ptr + m * N, N)
 
 
-def _options(num_cols: int, pdl: bool) -> dict[str, object]:
+def _options(num_cols: int, num_warps: int, pdl: bool) -> dict[str, object]:
     block = triton.next_power_of_2(num_cols)
-    options: dict[str, object] = {"N": num_cols, "BLOCK": block, "num_warps": 8 if block > 1024 else 4, "PDL": pdl}
+    num_warps = num_warps if block > 1024 else 4
+    options: dict[str, object] = {"N": num_cols, "BLOCK": block, "num_warps": num_warps, "PDL": pdl}
     return options | ({"launch_pdl": True} if pdl else {})
 
 
@@ -115,7 +122,7 @@ def add_parts_normed(
     splits, stride = (0, 0) if parts is None else (parts.shape[0], parts.stride(0))
     _parts_kernel[(num_tokens,)](
         residual if parts is None else parts, residual, norm_weight, out.packed, out.plain, stride, eps, SPLITS=splits,
-        **_options(hidden, pdl),
+        NATIVE=has_dp4a(), **_options(hidden, 16, pdl),
     )
 
 
@@ -135,5 +142,5 @@ def combine_experts_normed(
     splits, stride = (0, 0) if shared is None else (shared.shape[0], shared.stride(0))
     _experts_kernel[(num_tokens,)](
         products, weights, parts, stride, residual, norm_weight, out.packed, out.plain, eps,
-        TOP_K=products.shape[0] // num_tokens, SPLITS=splits, **_options(hidden, pdl),
+        TOP_K=products.shape[0] // num_tokens, SPLITS=splits, **_options(hidden, 8, pdl),
     )

@@ -13,9 +13,12 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.activation import emit_blocks, quantize_blocks
+from kernels.behind_loads import zero_behind_loads
+from kernels.launch import has_dp4a
 from kernels.quant_format import QuantActivation
 
 BLOCK = 256  # columns a program finishes
+PACKED_BLOCK = 1024  # of f16 numbers, which are few bytes
 
 
 @triton.jit
@@ -80,7 +83,7 @@ def _swiglu_kernel(
 @triton.jit
 def _swiglu_packed_kernel(
     gate_ptr, up_ptr, y_ptr, stride_split, factor, FFN: tl.constexpr, SPLITS: tl.constexpr, BLOCK: tl.constexpr,
-    PDL: tl.constexpr,
+    NATIVE: tl.constexpr, PDL: tl.constexpr,
 ):
     m = tl.program_id(1)
     if PDL:
@@ -88,8 +91,19 @@ def _swiglu_packed_kernel(
         gdc_wait()
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = column < FFN
-    gate = _sum(gate_ptr + m * FFN, column, inside, stride_split, SPLITS)
-    h = gate / (1.0 + tl.exp(-gate)) * _sum(up_ptr + m * FFN, column, inside, stride_split, SPLITS) * factor
+    gates = ()
+    ups = ()
+    for split in tl.static_range(SPLITS):
+        offs = m * FFN + split * stride_split + column
+        gates = gates + (tl.load(gate_ptr + offs, mask=inside, other=0.0),)
+        ups = ups + (tl.load(up_ptr + offs, mask=inside, other=0.0),)
+    zero = zero_behind_loads(NATIVE)
+    gate = gates[0] + zero
+    up = ups[0] + zero
+    for split in tl.static_range(1, SPLITS):
+        gate += gates[split]
+        up += ups[split]
+    h = gate / (1.0 + tl.exp(-gate)) * up * factor
     place = column // 128 * 128 + column // 4 % 4 * 32 + column // 16 % 2 * 16 + column // 2 % 2 * 8
     place += column // 32 % 4 * 2 + column % 2
     tl.store(y_ptr + m * FFN + place, h.to(tl.float16), mask=inside)
@@ -144,7 +158,8 @@ def add_parts_swiglu_packed(gate: Tensor, up: Tensor, factor: float, pdl: bool =
     """
     splits, num_tokens, ffn = gate.shape
     out = torch.empty(num_tokens, ffn, dtype=torch.float16, device=gate.device)
-    _swiglu_packed_kernel[(triton.cdiv(ffn, BLOCK), num_tokens)](
-        gate, up, out, gate.stride(0), factor, FFN=ffn, SPLITS=splits, BLOCK=BLOCK, **_options(pdl)
+    _swiglu_packed_kernel[(triton.cdiv(ffn, PACKED_BLOCK), num_tokens)](
+        gate, up, out, gate.stride(0), factor, FFN=ffn, SPLITS=splits, BLOCK=PACKED_BLOCK, NATIVE=has_dp4a(),
+        **_options(pdl),
     )
     return out
