@@ -228,7 +228,7 @@ def result_tokens(num_warps, native):
     return 2 * num_warps if native and num_warps > 4 else 8
 
 
-# $1..$4: a lane's results; $5: where they go, $6: where the thread's own come from, SHARE bytes apart for each warp
+# $1..$4: a lane's results; $5: where they go, $6: where the thread's own come from, 512 bytes apart for each warp
 _SUM_ASM = """{ .shared .align 16 .b8 parts[SIZE]; .reg .b32 a; .reg .f32 v, w;
 mov.u32 a, parts; add.u32 a, a, $5; st.shared.v4.f32 [a], {$1, $2, $3, $4}; bar.sync 0;
 mov.u32 a, parts; add.u32 a, a, $6; ld.shared.f32 $0, [a]; ld.shared.f32 v, [a+512]; add.f32 $0, $0, v;
