@@ -22,8 +22,9 @@ from kernels.half_rows import half_arguments, half_hint, half_place, half_rows, 
 from kernels.launch import has_dp4a, row_tile
 from kernels.quant_dot import dot_rows, first_tiles
 from kernels.quant_format import HalfRows, QuantActivation, QuantFormat, QuantWeight
-from kernels.quant_mma import first_group, first_groups, first_tokens, mma_rows, mma_two, result_tokens, warp_rows
+from kernels.quant_mma import first_group, first_groups, first_tokens, mma_rows, mma_two, warp_rows
 from kernels.quant_unpack import is_float
+from kernels.warp_sums import result_tokens
 
 MIN_ROWS, MAX_ROWS = 4, 8  # fewer were faster on the vector units of an H200 (docs/performance.md)
 

@@ -15,20 +15,10 @@ import triton
 import triton.language as tl
 
 from kernels.behind_loads import zero_behind_loads
+from kernels.lane_groups import load_group, load_tokens
 from kernels.quant_dot import _byte, split4
-from kernels.quant_unpack import (
-    IQ4_XS,
-    NVFP4,
-    Q4_K,
-    Q5_0,
-    Q5_1,
-    Q5_K,
-    Q6_K,
-    Q8_0,
-    has_minimum,
-    unpack_scales,
-    unpack_words,
-)
+from kernels.quant_unpack import NVFP4, Q6_K, Q8_0, has_minimum, unpack_scales, unpack_words
+from kernels.warp_sums import tokens_by_rows
 
 WEIGHT_SCALE = tl.constexpr(64.0)
 
@@ -104,72 +94,6 @@ def _step(sums, above, below, scales, x0, x1, FMT: tl.constexpr, W: tl.constexpr
 
 
 @triton.jit
-def _chunk_tile(q, bits, more_bits, scale, super_scale):
-    """What `load_tile` returns, of values one to a lane."""
-    N: tl.constexpr = scale.shape[0]
-    return (tl.reshape(q, (N, 1, 1, 4)), tl.reshape(bits, (N, 1, 1)), tl.reshape(more_bits, (N, 1, 1)),
-            tl.reshape(scale, (N, 1, 1)), tl.reshape(super_scale, (N, 1, 1)))
-
-
-@triton.jit
-def _load_bytes(q_ptr, s_ptr, rows, group, t, COLS: tl.constexpr):
-    """Each lane's 64 columns of its row of Q8_0: every fourth chunk of 16."""
-    q_ptr += (rows * (COLS // 4) + group * 64 + t * 4)[:, None] + tl.arange(0, 4)[None, :]
-    scales = tl.load(s_ptr + (rows * (COLS // 32) + group * 8)[:, None] + tl.arange(0, 8)[None, :])
-    even, odd = tl.split(tl.reshape(scales, (rows.shape[0], 4, 2)))
-    s0, s1, s2, s3 = split4(tl.where((t < 2)[:, None], even, odd))
-    return (_chunk_tile(tl.load(q_ptr), s0, s0, s0, s0), _chunk_tile(tl.load(q_ptr + 16), s1, s1, s1, s1),
-            _chunk_tile(tl.load(q_ptr + 32), s2, s2, s2, s2), _chunk_tile(tl.load(q_ptr + 48), s3, s3, s3, s3))
-
-
-@triton.jit
-def _load_nibbles(FMT: tl.constexpr, q_ptr, h_ptr, s_ptr, d_ptr, rows, group, t, COLS: tl.constexpr):
-    """Each lane's 64 columns of its row: two neighbouring chunks of 32."""
-    q_ptr += (rows * (COLS // 8) + group * 32 + t * 8)[:, None] + tl.arange(0, 4)[None, :]
-    block = rows * (COLS // 32) + group * 8 + t * 2
-    pair = block[:, None] + tl.arange(0, 2)[None, :]
-    s0, s1 = tl.split(tl.load(s_ptr + pair))
-    b0 = s0
-    b1 = s1
-    m0 = s0
-    m1 = s1
-    d = s0
-    if FMT == Q5_0 or FMT == Q5_1 or FMT == Q5_K:
-        b0, b1 = tl.split(tl.load(h_ptr + pair))
-    if FMT == Q6_K:
-        b0, m0, b1, m1 = split4(tl.load(h_ptr + (block * 2)[:, None] + tl.arange(0, 4)[None, :]))
-    if FMT == Q4_K or FMT == Q5_K or FMT == Q6_K or FMT == IQ4_XS:
-        d = tl.load(d_ptr + rows * (COLS // 256) + group)
-    if FMT == NVFP4:
-        d = tl.load(d_ptr + rows)
-    return _chunk_tile(tl.load(q_ptr), b0, m0, s0, d), _chunk_tile(tl.load(q_ptr + 4), b1, m1, s1, d)
-
-
-@triton.jit
-def load_group(FMT: tl.constexpr, q_ptr, h_ptr, s_ptr, d_ptr, rows, group, COLS: tl.constexpr):
-    """A lane's columns of its row and of the row eight below."""
-    t = tl.arange(0, rows.shape[0]) % 4
-    if FMT == Q8_0:
-        above = _load_bytes(q_ptr, s_ptr, rows, group, t, COLS)
-        below = _load_bytes(q_ptr, s_ptr, rows + 8, group, t, COLS)
-    else:
-        above = _load_nibbles(FMT, q_ptr, h_ptr, s_ptr, d_ptr, rows, group, t, COLS)
-        below = _load_nibbles(FMT, q_ptr, h_ptr, s_ptr, d_ptr, rows + 8, group, t, COLS)
-    return above, below
-
-
-@triton.jit
-def load_tokens(x_ptr, group):
-    """Each lane's columns of its token, 32 words; x_ptr: `HalfRows.values` as int32 words."""
-    lane = tl.arange(0, group.shape[0]) % 32
-    first = (x_ptr + group * 1024 + lane * 4)[:, None] + tl.arange(0, 4)[None, :]
-    words = ()
-    for i in tl.static_range(8):
-        words = words + split4(tl.load(first + i * 128))
-    return words
-
-
-@triton.jit
 def _scale_pairs(FMT: tl.constexpr, tile, is_real, MASKED: tl.constexpr):
     """(scale of columns 0..15, of 16..31, negative minimum) of a lane's chunk, as `_twice` makes them."""
     scale, scale_high, minimum = unpack_scales(FMT, tile)
@@ -220,53 +144,6 @@ def add_group(
                 sums = sums[1:] + (_step(sums[0], second_a[i], second_b[i], high, tokens[WORDS * c + 8 + 2 * i],
                                          tokens[WORDS * c + 9 + 2 * i], FMT, W, NATIVE),)
     return sums
-
-
-@triton.constexpr_function
-def result_tokens(num_warps, native):
-    """Columns of what `_tokens_by_rows` returns: more than 8 repeat the first 8, one number to a thread."""
-    return 2 * num_warps if native and num_warps > 4 else 8
-
-
-# $1..$4: a lane's results; $5: where they go, $6: where the thread's own come from, 512 bytes apart for each warp
-_SUM_ASM = """{ .shared .align 16 .b8 parts[SIZE]; .reg .b32 a; .reg .f32 v, w;
-mov.u32 a, parts; add.u32 a, a, $5; st.shared.v4.f32 [a], {$1, $2, $3, $4}; bar.sync 0;
-mov.u32 a, parts; add.u32 a, a, $6; ld.shared.f32 $0, [a]; ld.shared.f32 v, [a+512]; add.f32 $0, $0, v;
-ld.shared.f32 v, [a+1024]; ld.shared.f32 w, [a+1536]; add.f32 v, v, w; add.f32 $0, $0, v;
-REST }"""
-_SUM_REST = """ld.shared.f32 v, [a+2048]; ld.shared.f32 w, [a+2560]; add.f32 v, v, w; add.f32 $0, $0, v;
-ld.shared.f32 v, [a+3072]; ld.shared.f32 w, [a+3584]; add.f32 v, v, w; add.f32 $0, $0, v;"""
-_SUM_4 = tl.constexpr(_SUM_ASM.replace("SIZE", "2048").replace("REST", ""))
-_SUM_8 = tl.constexpr(_SUM_ASM.replace("SIZE", "4096").replace("REST", _SUM_REST))
-
-
-@triton.jit
-def _tokens_by_rows(sums, W: tl.constexpr, NATIVE: tl.constexpr):
-    """The chains' results of every warp, added up -> [`result_tokens`, 16 rows] f32."""
-    c0, c1, c2, c3 = sums[0]
-    if len(sums) == 2:
-        c0 += sums[1][0]
-        c1 += sums[1][1]
-        c2 += sums[1][2]
-        c3 += sums[1][3]
-    if NATIVE and (W == 4 or W == 8):
-        thread = tl.arange(0, W * 32)
-        place = (thread ^ (thread // 8 % 4)) * 16
-        row = thread % 16
-        token = thread // 16 % 8
-        lane = row % 8 * 4 + token // 2
-        mine = (lane ^ lane // 8) * 16 + row // 8 * 8 + token % 2 * 4
-        total = tl.inline_asm_elementwise(
-            _SUM_4 if W == 4 else _SUM_8, "=&f,f,f,f,f,r,r", [c0, c1, c2, c3, place, mine], dtype=tl.float32,
-            is_pure=False, pack=1,
-        )
-        total = tl.reshape(total, (2 * W, 16))
-    else:
-        top = tl.reshape(tl.join(tl.reshape(c0, (W, 32)), tl.reshape(c1, (W, 32))), (W, 64))
-        bottom = tl.reshape(tl.join(tl.reshape(c2, (W, 32)), tl.reshape(c3, (W, 32))), (W, 64))
-        both = tl.permute(tl.join(tl.sum(top, axis=0), tl.sum(bottom, axis=0)), (1, 0))
-        total = tl.permute(tl.reshape(both, (16, 8)), (1, 0))
-    return total * (1.0 / WEIGHT_SCALE)
 
 
 @triton.jit
@@ -353,7 +230,7 @@ def mma_rows(
             group += W
         tokens = load_tokens(x_ptr, tl.minimum(group, GROUPS - 1))
         sums = add_group(FMT, sums, tile, tokens, group < GROUPS, MASKED, W, NATIVE)
-    return _tokens_by_rows(sums, W, NATIVE)
+    return tokens_by_rows(sums, W, NATIVE) * (1.0 / WEIGHT_SCALE)
 
 
 @triton.jit
@@ -382,4 +259,5 @@ def mma_two(
     tokens = load_tokens(x_ptr, tl.minimum(group, GROUPS - 1))
     a_sums = add_group(FMT, a_sums, a_tile, tokens, group < GROUPS, MASKED, W, NATIVE)
     b_sums = add_group(FMT, b_sums, b_tile, tokens, group < GROUPS, MASKED, W, NATIVE)
-    return _tokens_by_rows(a_sums, W, NATIVE), _tokens_by_rows(b_sums, W, NATIVE)
+    FACTOR: tl.constexpr = 1.0 / WEIGHT_SCALE
+    return tokens_by_rows(a_sums, W, NATIVE) * FACTOR, tokens_by_rows(b_sums, W, NATIVE) * FACTOR
