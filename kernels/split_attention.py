@@ -1,4 +1,4 @@
-"""Device functions: how a context is cut into splits, and what becomes of a split that is done.
+"""Device functions: how a context is cut into splits, a split's tiles, and what becomes of one that is done.
 
 A sequence's only split is its answer. Of several, each leaves its part, and the one that ends last adds them up in
 their order, so that the sum does not depend on which that is. That is counted at an address that is zero before and
@@ -13,8 +13,9 @@ import triton.language as tl
 
 from kernels.activation import quantize_blocks
 from kernels.half_rows import store_columns
+from kernels.int8_numbers import int8_numbers
+from kernels.new_token import LOWEST
 
-LOWEST = tl.constexpr(-1e30)  # of a score: no token seen yet
 AT_ONCE = tl.constexpr(4)  # splits whose parts are on their way before the first is added
 
 
@@ -58,7 +59,7 @@ def _sum_of_splits(partial_ptr, lse_ptr, place, num, real, D: tl.constexpr):
 
 
 @triton.jit
-def _emit(
+def emit_heads(
     x, first_column, num_columns, m, y_ptr, ys_ptr, ym_ptr, half_ptr, COLS: tl.constexpr, FORM: tl.constexpr
 ):
     """So many columns of token m's row, x [N]: FORM -1: as integers, else as f16 (half_rows.py), 1: wide."""
@@ -98,5 +99,43 @@ def end_split(
     if is_last:
         if GATED:
             out = out / (1.0 + tl.exp(-tl.load(gates, mask=used, other=0.0)))
-        _emit(tl.reshape(out, (G * D,)), kv_head * GROUP * D, GROUP * D, m, y_ptr, ys_ptr, ym_ptr, half_ptr, H * D,
+        emit_heads(tl.reshape(out, (G * D,)), kv_head * GROUP * D, GROUP * D, m, y_ptr, ys_ptr, ym_ptr, half_ptr, H * D,
               FORM)
+
+
+@triton.jit
+def load_tile(
+    k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, block, token, end, HK: tl.constexpr, D: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, INT8: tl.constexpr,
+):
+    """(keys [TILE, D], values, their scales [TILE] each; those without scales are zeros) of tokens before `end`."""
+    offs_d = tl.arange(0, D)
+    seen = token < end
+    row = (block.to(tl.int64) * BLOCK_SIZE + token % BLOCK_SIZE) * HK
+    k = tl.load(k_ptr + row[:, None] * D + offs_d[None, :], mask=seen[:, None], other=0.0)
+    v = tl.load(v_ptr + row[:, None] * D + offs_d[None, :], mask=seen[:, None], other=0.0)
+    k_scale = tl.zeros(token.shape, tl.float16)
+    v_scale = k_scale
+    if INT8:
+        k_scale = tl.load(k_scale_ptr + row, mask=seen, other=0.0)
+        v_scale = tl.load(v_scale_ptr + row, mask=seen, other=0.0)
+    return k, v, k_scale, v_scale
+
+
+@triton.jit
+def add_tile(best, total, acc, q, tile, seen, INT8: tl.constexpr, NATIVE: tl.constexpr):
+    """(largest score [G], sum of weights [G], weighted sum of values [G, D]) with the tile's tokens, scores as powers
+    of two."""
+    k, v, k_scale, v_scale = tile
+    scores = tl.dot(q, tl.trans(int8_numbers(k, q.dtype, NATIVE)))
+    if INT8:
+        scores *= k_scale.to(tl.float32)[None, :]
+    scores = tl.where(seen[None, :], scores, float("-inf"))
+    new_best = tl.maximum(best, tl.max(scores, axis=1))
+    p = tl.exp2(scores - new_best[:, None])
+    shrink = tl.exp2(best - new_best)
+    total = total * shrink + tl.sum(p, axis=1)
+    if INT8:
+        p *= v_scale.to(tl.float32)[None, :]
+    acc = acc * shrink[:, None] + tl.dot(p.to(q.dtype), int8_numbers(v, q.dtype, NATIVE))
+    return new_best, total, acc

@@ -42,7 +42,10 @@ def test_rope_and_store(is_gated: bool, is_int8: bool) -> None:
         assert not kv[i][torch.tensor([0, 1, 2, 4, 8, 10])].any()
 
 
-@pytest.mark.parametrize("tile", [AttentionTile(16, 4), AttentionTile(16, 4, 16, 32)], ids=["shares", "least"])
+@pytest.mark.parametrize(
+    "tile", [AttentionTile(16, 4), AttentionTile(16, 4, 16, 32), AttentionTile(16, 4, num_stages=2)],
+    ids=["shares", "least", "lone"],
+)
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "dim", "is_gated", "window", "is_int8", "is_half"),
     [(4, 2, 64, True, 0, False, False), (3, 1, 128, False, 0, True, False), (2, 2, 32, False, 40, False, False),
