@@ -35,7 +35,7 @@ ROWS = [(4, 1, 4), (4, 2, 2), (4, 2, 4), (4, 4, 2), (8, 2, 4), (2, 2, 4), (8, 1,
 BLOCKS = [(4, 32, 4), (4, 32, 2), (4, 32, 1), (2, 32, 2), (8, 32, 2), (8, 32, 4), (8, 64, 2), (8, 64, 4),
           (2, 32, 4), (4, 64, 2), (4, 64, 4)]
 EXPERTS = [(4, 32, 2), (4, 64, 1), (8, 32, 1), (8, 32, 2), (8, 64, 1), (16, 32, 2)]  # warps, chunks, depth
-ATTENTION = [(64, 4, 2), (64, 8, 2), (64, 4, 3), (64, 8, 3), (128, 8, 1), (128, 8, 2), (32, 4, 3)]  # as AttentionTile
+ATTENTION = [(32, 4, 64), (32, 8, 64), (64, 4, 64), (64, 8, 64), (64, 4, 16), (64, 8, 16)]  # as AttentionTile
 EPS = 1e-6
 
 
@@ -75,14 +75,15 @@ def _attention(name: str, weights: DecodeWeights, num_seqs: int, step: DecodeSte
         caches = [(kv, layer.mixer.norms) for kv, layer in zip(inputs.kv, weights.layers,
                                                                strict=True) if kv is not None]
         found[f"attention at {context_len}"] = {
-            f"t{tile} w{warps} s{stages}": [
-                lambda kv=kv, norms=norms, inputs=inputs, tile=tile, warps=warps, stages=stages: paged_decode(
+            f"t{tile} w{warps} x{splits}": [
+                lambda kv=kv, norms=norms, inputs=inputs, tile=tile, warps=warps, splits=splits: paged_decode(
                     projected, inputs.positions,
                     PagedKV(*kv, None, inputs.block_tables, inputs.context_lens, inputs.block_size), heads,
-                    weights.inv_freq, norms, step.workspace, out, EPS, AttentionTile(tile, warps, stages), pdl=True)
+                    weights.inv_freq, norms, step.workspace.attention, out, EPS,
+                    AttentionTile(tile, warps, splits, 128), pdl=True)
                 for kv, norms in caches
             ]
-            for tile, warps, stages in ATTENTION
+            for tile, warps, splits in ATTENTION
         }
     return found
 

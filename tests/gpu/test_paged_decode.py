@@ -61,9 +61,14 @@ def test_long_contexts(name: str, is_int8: bool, context_len: int, num_seqs: int
     inv_freq = 1e6 ** -(torch.arange(shape.head_dim // 8, device="cuda") / (shape.head_dim // 8))
     norms = tuple(torch.rand(shape.head_dim, device="cuda") + 0.5 for _ in range(2))
     partial = torch.full((num_seqs, shape.num_q_heads, NUM_SPLITS, shape.head_dim), torch.nan, device="cuda")
-    out = poisoned_activation(num_seqs, shape.num_q_heads * shape.head_dim, "cuda")
-    paged_decode(projected, positions, PagedKV(*kv, scales, tables, lens, BLOCK_SIZE), shape, inv_freq, norms,
-                 (partial, partial[..., 0].clone()), out, EPS)
+    counts = torch.zeros(num_seqs, shape.num_kv_heads, dtype=torch.int32, device="cuda")
+    outs = [poisoned_activation(num_seqs, shape.num_q_heads * shape.head_dim, "cuda") for _ in range(3)]
+    for out in outs:  # whichever split ends last
+        paged_decode(projected, positions, PagedKV(*kv, scales, tables, lens, BLOCK_SIZE), shape, inv_freq, norms,
+                     (partial, partial[..., 0].clone(), counts), out, EPS)
+        assert not counts.any()
+        assert torch.equal(out.values, outs[0].values)
+        assert torch.equal(out.scales, outs[0].scales)
     q, *_ = rope_store_kv(projected, shape.num_q_heads, shape.num_kv_heads, shape.head_dim, shape.is_gated, positions,
                           inv_freq, norms, EPS)
     width = shape.num_q_heads * shape.q_stride

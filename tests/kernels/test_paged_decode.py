@@ -42,7 +42,10 @@ def test_rope_and_store(is_gated: bool, is_int8: bool) -> None:
         assert not kv[i][torch.tensor([0, 1, 2, 4, 8, 10])].any()
 
 
-@pytest.mark.parametrize("tile", [AttentionTile(16, 4, 2), AttentionTile(16, 4, 2, 16, 32)], ids=["shares", "least"])
+@pytest.mark.parametrize(
+    "tile", [AttentionTile(16, 4), AttentionTile(16, 4, 16, 32), AttentionTile(16, 4, num_stages=2)],
+    ids=["shares", "least", "lone"],
+)
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "dim", "is_gated", "window", "is_int8", "is_half"),
     [(4, 2, 64, True, 0, False, False), (3, 1, 128, False, 0, True, False), (2, 2, 32, False, 40, False, False),
@@ -64,12 +67,14 @@ def test_decode_attention(
     projected, positions = torch.randn(3, shape.row), lens.long() - 1
     inv_freq = 1e4 ** -(torch.arange(dim // 4) / (dim // 4))
     norms = (torch.rand(dim) + 0.5, torch.rand(dim) + 0.5)
-    workspace = (torch.full((3, heads, NUM_SPLITS, dim), torch.nan), torch.full((3, heads, NUM_SPLITS), torch.nan))
+    workspace = (torch.full((3, heads, NUM_SPLITS, dim), torch.nan), torch.full((3, heads, NUM_SPLITS), torch.nan),
+                 torch.zeros(3, kv_heads, dtype=torch.int32))
     half = HalfRows(torch.zeros(8, heads * dim, dtype=torch.float16), torch.ones(8), torch.ones(8), is_wide=True)
     out = replace(poisoned_activation(3, heads * dim), half=half if is_half else None)
     untouched = [cache.clone() for cache in kv]
     paged_decode(projected, positions, PagedKV(*kv, scales, tables, lens, block_size, window), shape, inv_freq, norms,
                  workspace, out, EPS, tile=tile)
+    assert not workspace[2].any()
     q, *new = reference_rope(projected, heads, kv_heads, dim, is_gated, positions, inv_freq, norms, EPS)
     rows = tables.gather(1, positions[:, None] // block_size).squeeze(1) * block_size + positions % block_size
     for i in range(2):
@@ -91,10 +96,11 @@ def test_bits_depend_on_no_neighbour() -> None:
     rows = []
     for neighbours in ((1, 200), (200, 33)):
         lens = torch.tensor([neighbours[0], 70, neighbours[1]], dtype=torch.int32)
-        workspace = (torch.full((48, 4, 32), torch.nan), torch.full((48, 4), torch.nan))
+        workspace = (torch.full((48, 4, 32), torch.nan), torch.full((48, 4), torch.nan),
+                     torch.zeros(3, 2, dtype=torch.int32))
         out = poisoned_activation(3, 128)
         cache = PagedKV(*(x.clone() for x in kv), None, tables, lens, block_size)
         paged_decode(projected, lens.long() - 1, cache, shape, inv_freq, None, workspace, out, EPS,
-                     AttentionTile(16, 4, 2, 16, 32))
+                     AttentionTile(16, 4, 16, 32))
         rows.append((out.values[1], out.scales[1], out.sums[1]))
     assert all(map(torch.equal, *rows))

@@ -82,12 +82,11 @@ class Workspace:
     """The large tensors of a step, which steps that follow one another may share.
 
     logits:   [num_seqs, vocab_size] f32
-    partial, lse: memory that `paged_decode` works in
+    attention: what `paged_decode` works in
     """
 
     logits: Tensor
-    partial: Tensor
-    lse: Tensor
+    attention: tuple[Tensor, Tensor, Tensor]
 
     @classmethod
     def empty(cls, weights: DecodeWeights, num_seqs: int, device: torch.device) -> Workspace:
@@ -95,7 +94,9 @@ class Workspace:
         splits = max(min(num_seqs, FEW) * NUM_SPLITS, num_seqs * MANY_SEQS_SPLITS)  # of all sequences together
         logits = torch.empty(num_seqs, weights.output.num_rows, device=device)
         lse = torch.empty(splits, heads.num_q_heads, device=device)
-        return cls(logits, torch.empty(*lse.shape, heads.head_dim, device=device), lse)
+        partial = torch.empty(*lse.shape, heads.head_dim, device=device)
+        counts = torch.zeros(num_seqs, heads.num_kv_heads, dtype=torch.int32, device=device)
+        return cls(logits, (partial, lse, counts))
 
 
 class DecodeStep:
@@ -110,9 +111,8 @@ class DecodeStep:
         self.pdl = pdl
         self.residual = torch.empty(num_seqs, weights.hidden_size, dtype=torch.float32, device=device)
         self.hidden = empty_activation(num_seqs, weights.hidden_size, device)
-        workspace = workspace or Workspace.empty(weights, num_seqs, device)
-        self.logits = workspace.logits[:num_seqs]
-        self.workspace = (workspace.partial, workspace.lse)
+        self.workspace = workspace or Workspace.empty(weights, num_seqs, device)
+        self.logits = self.workspace.logits[:num_seqs]
         self._forms = HalfForms(self.hidden)
         self._count = torch.zeros(1, dtype=torch.int32, device=device)
         self._scratch: dict[tuple[str, int, int], Tensor | HalfForms] = {}
@@ -176,8 +176,8 @@ class DecodeStep:
         mixed = self._activation("attention", self._num_seqs, heads.num_q_heads * heads.head_dim, (layer.output,))
         cache = PagedKV(*kv, scales, inputs.block_tables, inputs.context_lens, inputs.block_size, layer.window)
         inv_freq = self.weights.inv_freq if layer.inv_freq is None else layer.inv_freq
-        paged_decode(projected, inputs.positions, cache, heads, inv_freq, layer.norms, self.workspace, mixed,
-                     self.weights.eps, pdl=self.pdl, scale=layer.scale)
+        paged_decode(projected, inputs.positions, cache, heads, inv_freq, layer.norms, self.workspace.attention,
+                     mixed, self.weights.eps, pdl=self.pdl, scale=layer.scale)
         return mixed
 
     def _delta_net(self, layer: DeltaNetLayer, index: int, inputs: DecodeInputs) -> QuantActivation:
