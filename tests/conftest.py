@@ -17,6 +17,9 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 from sparkinfer.checkpoint.fetch import resolve
 from sparkinfer.config import DEFAULT_MODEL, ModelConfig, cache_dir
+from tests.interpreter import patch_language_once_a_launch
+
+patch_language_once_a_launch()
 
 
 @pytest.fixture(scope="session")
