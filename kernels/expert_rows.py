@@ -22,11 +22,12 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, warpgroup_mma, warpgroup_mma_wait
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from kernels.fragments import SCALE, fragment, from_row, load_group, tile_layout, unpack
+from kernels.fragments import fragment, from_row, load_group, tile_layout
 from kernels.many_rows import FORMATS, GROUP, ROWS, has_wgmma
 from kernels.quant_format import QuantWeight
 from kernels.short_runs import LONGEST, MOST_COLS, STEP_COLS, short_products
 from kernels.sort_tokens import Runs
+from kernels.unpack_halves import SCALE, unpack
 
 STAGES = 3
 F16_MAX = gl.constexpr(65504.0)

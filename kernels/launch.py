@@ -15,6 +15,7 @@ from kernels.quant_format import QuantFormat
 
 THREE_OF_4_WARPS = 168  # registers a thread that leave room for three programs of 4 warps on a multiprocessor
 FOUR_OF_4_WARPS = 128
+TWO_OF_4_WARPS = 255
 THREE_OF_8_WARPS = 80
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 

@@ -1,7 +1,10 @@
 """y[m, n] = sum_k W[n, k] x[m, k] for 16 to 128 rows x: quantised rows become f16 in registers and meet x on the tensor
 cores. Written in Gluon, whose layouts say where every number lies; it does not run under the interpreter.
 
-A program makes 64 rows of W for all of x, whose columns lie in the order of `fragments`.
+A program makes 64 rows of W for all of x, whose columns lie in the order of `fragments`. x passes through shared
+memory, with wgmma by bulk copies: threads' copies need a fence, which would wait for their loads of weights as well.
+Buffers of even and of odd groups are two allocations, since Triton puts a barrier between a copy into an allocation and
+a read of any part of it.
 
 Bytes moved: every plane once; x once per 64 rows (from L2). Accumulation: f32, in an order that the number of parts
 alone changes. Reference:   kernels/reference/quant_gemv.py
@@ -17,88 +20,132 @@ from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, warpgroup_mma, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from kernels.fragments import WEIGHT_SCALE, fragment, from_row, load_group, tile_layout, unpack
+from kernels.fragments import fragment, from_row, load_quants, load_supers, tile_layout
 from kernels.quant_format import QuantFormat, QuantWeight
+from kernels.unpack_halves import WEIGHT_SCALE, unpack
 
 GROUP = 128          # columns of a step
 ROWS = 64            # of W a program
 FORMATS = tuple(kind for kind in QuantFormat if not kind.is_float)
-STAGES = 3
-# Programs that an H200 runs at once, by rows of x: their registers let 7, 6, 4 or 2 be on a multiprocessor
-PROGRAMS = {16: 924, 32: 792, 64: 528, 128: 264}
+REGISTERS = {16: 96, 32: 96, 64: 128, 128: 168}  # that a thread may have, by rows of x; with Q8_0 at least 128
+MULTIPROCESSORS = 132
 MIN_GROUPS = 4           # that a part of the columns has
 MOST_PARTS = 8
-PART_COST = 0.069        # of writing and reading a part's sums, against a round of products of the same size
-# 64 rows in 96 registers and two stages: five programs on a multiprocessor, each slower
-TIGHT_ROWS, TIGHT_PROGRAMS, TIGHT_TIME = 64, 660, 1.35
-TIGHT = {"STAGES": 2, "maxnreg": 96}
+PART_COST = 0.29         # of one more part and its sums, against a round of products of the same size
 
 
 @gluon.jit
-def _fetch(x_ptr, buffer, group, is_real, M: gl.constexpr, COLS: gl.constexpr):
-    """Start copying x's columns of a step, [M, 128] f16, into shared memory."""
-    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0])
-    row = gl.expand_dims(gl.arange(0, M, gl.SliceLayout(1, LAYOUT)), 1)
-    column = gl.expand_dims(gl.arange(0, 128, gl.SliceLayout(0, LAYOUT)), 0)
-    if is_real:
-        async_copy.async_copy_global_to_shared(buffer, x_ptr + row * COLS + group * 128 + column)
-    async_copy.commit_group()
+def _fetch(x, buffer, bar, group, is_real, M: gl.constexpr, COLS: gl.constexpr, HAS_TMA: gl.constexpr):
+    """Start copying x's columns of a group, [M, 128] f16, into shared memory; zeros beyond the last column."""
+    if HAS_TMA:
+        mbarrier.expect(bar, M * 256, is_real)
+        tma.async_copy_global_to_shared(x, [0, group * 128], bar, buffer, is_real)
+    else:
+        LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0])
+        row = gl.expand_dims(gl.arange(0, M, gl.SliceLayout(1, LAYOUT)), 1)
+        column = gl.expand_dims(gl.arange(0, 128, gl.SliceLayout(0, LAYOUT)), 0)
+        if is_real & (group * 128 < COLS):
+            async_copy.async_copy_global_to_shared(buffer, x + row * COLS + group * 128 + column)
+        async_copy.commit_group()
+
+
+@gluon.jit
+def _product(
+    FMT: gl.constexpr, tile, buffer, bar, phase, acc, is_real, ACC: gl.constexpr, LEFT: gl.constexpr,
+    HAS_TMA: gl.constexpr,
+):
+    """acc and a group's product, of which the buffer may then be filled again; LEFT: copies that may be under way."""
+    low, high = unpack(FMT, tile)
+    a = fragment(low, high, gl.DotOperandLayout(0, ACC, 2))
+    b = buffer.permute((1, 0))
+    if HAS_TMA:
+        mbarrier.wait(bar, phase)
+        acc = warpgroup_mma(a, b, acc, is_async=True)
+        acc = warpgroup_mma_wait(0, [acc])
+    else:
+        async_copy.wait_group(LEFT)
+        gl.thread_barrier()
+        if is_real:
+            acc = mma_v2(a, b.load(gl.DotOperandLayout(1, ACC, 2)), acc)
+    gl.thread_barrier()
+    return acc
 
 
 @gluon.jit
 def _many_rows_kernel(
-    q_ptr, h_ptr, s_ptr, d_ptr, num_rows, x_ptr, y_ptr, stride_y, stride_split, factor, FMT: gl.constexpr,
-    COLS: gl.constexpr, M: gl.constexpr, STAGES: gl.constexpr, HAS_WGMMA: gl.constexpr, PDL: gl.constexpr,
+    q_ptr, h_ptr, s_ptr, d_ptr, num_rows, x, y_ptr, stride_y, stride_split, factor, FMT: gl.constexpr,
+    COLS: gl.constexpr, M: gl.constexpr, PAIRS: gl.constexpr, FEW: gl.constexpr, HAS_WGMMA: gl.constexpr,
+    PDL: gl.constexpr,
 ):
+    """x: a descriptor with wgmma, else a pointer. PAIRS: of buffers. FEW: W has fewer rows than a program makes."""
     ACC: gl.constexpr = (
         gl.NVMMADistributedLayout([3, 0], [4, 1], [16, M, 16]) if HAS_WGMMA
         else gl.NVMMADistributedLayout([2, 0], [4, 1], [16, 8])
     )
-    A: gl.constexpr = gl.DotOperandLayout(0, ACC, 2)
     GROUPS: gl.constexpr = COLS // 128
-    first_row = gl.program_id(0) * 64
+    STEPS: gl.constexpr = (GROUPS + 1) // 2
+    SHARED: gl.constexpr = gl.NVMMASharedLayout.get_default_for([M, 128], gl.float16)
+    tile_row = gl.program_id(0) * 64
     split = gl.program_id(1)
-    first = GROUPS * split // gl.num_programs(1)
-    last = GROUPS * (split + 1) // gl.num_programs(1)
-    ROW: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, tile_layout()))
-    row = gl.minimum(gl.arange(0, 64, ROW), num_rows - 1 - first_row)
+    first = STEPS * split // gl.num_programs(1)
+    last = STEPS * (split + 1) // gl.num_programs(1)
+    row = gl.arange(0, 64, gl.SliceLayout(1, gl.SliceLayout(2, tile_layout())))
+    if FEW:
+        first_row = tile_row
+        row = gl.minimum(row, num_rows - 1)
+    else:  # the last program begins early, and leaves out what is not its own
+        first_row = gl.minimum(tile_row, num_rows - 64)
     planes = from_row(FMT, q_ptr, h_ptr, s_ptr, d_ptr, first_row.to(gl.int64), COLS)
-    buffers = gl.allocate_shared_memory(
-        gl.float16, [STAGES, M, 128], gl.NVMMASharedLayout.get_default_for([M, 128], gl.float16)
-    )
+    evens = gl.allocate_shared_memory(gl.float16, [PAIRS, M, 128], SHARED)
+    odds = gl.allocate_shared_memory(gl.float16, [PAIRS, M, 128], SHARED)
+    even_bars = gl.allocate_shared_memory(gl.int64, [PAIRS, 1], mbarrier.MBarrierLayout())
+    odd_bars = gl.allocate_shared_memory(gl.int64, [PAIRS, 1], mbarrier.MBarrierLayout())
+    if HAS_WGMMA:
+        for index in gl.static_range(PAIRS):
+            mbarrier.init(even_bars.index(index), count=1)
+            mbarrier.init(odd_bars.index(index), count=1)
+        gl.thread_barrier()
     if PDL:
         gdc_launch_dependents()
-    tile = load_group(FMT, planes, row, first, COLS)  # weights, which no kernel before writes
+    even = load_quants(FMT, planes, row, 2 * first, COLS)  # weights, which no kernel before writes
+    odd = load_quants(FMT, planes, row, gl.minimum(2 * first + 1, GROUPS - 1), COLS)
+    supers = load_supers(FMT, planes, row, first, COLS)
     if PDL:
         gdc_wait()
-    for stage in gl.static_range(STAGES - 1):
-        _fetch(x_ptr, buffers.index(stage), first + stage, first + stage < last, M, COLS)
+    for index in gl.static_range(PAIRS):
+        begun = first + index
+        _fetch(x, evens.index(index), even_bars.index(index), 2 * begun, begun < last, M, COLS, HAS_WGMMA)
+        _fetch(x, odds.index(index), odd_bars.index(index), 2 * begun + 1, begun < last, M, COLS, HAS_WGMMA)
     acc = gl.zeros((64, M), gl.float32, ACC)
-    for group in range(first, last):
-        async_copy.wait_group(STAGES - 2)
-        if HAS_WGMMA:
-            fence_async_shared()  # copies of every thread before anybody's matrix instruction
-        gl.thread_barrier()
-        step = group - first
-        ahead = step + STAGES - 1
-        _fetch(x_ptr, buffers.index(ahead % STAGES), first + ahead, first + ahead < last, M, COLS)
-        next_tile = load_group(FMT, planes, row, gl.minimum(group + 1, last - 1), COLS)
-        low, high = unpack(FMT, tile)
-        a = fragment(low, high, A)
-        b = buffers.index(step % STAGES).permute((1, 0))
-        if HAS_WGMMA:
-            acc = warpgroup_mma(a, b, acc, is_async=True)
-            acc = warpgroup_mma_wait(0, [acc])
-        else:
-            acc = mma_v2(a, b.load(gl.DotOperandLayout(1, ACC, 2)), acc)
-        tile = next_tile
-    async_copy.wait_group(0)
+    LEFT: gl.constexpr = 2 * PAIRS - 1  # copies that may be under way when a group's is wanted
+    for step in range(first, last):
+        pair = (step - first) % PAIRS
+        phase = (step - first) // PAIRS & 1
+        ahead = step + PAIRS
+        following = gl.minimum(step + 1, last - 1)
+        tile = even + (supers,)
+        even = load_quants(FMT, planes, row, 2 * following, COLS)
+        next_supers = load_supers(FMT, planes, row, following, COLS)
+        buffer, bar = evens.index(pair), even_bars.index(pair)
+        acc = _product(FMT, tile, buffer, bar, phase, acc, True, ACC, LEFT, HAS_WGMMA)
+        _fetch(x, buffer, bar, 2 * ahead, ahead < last, M, COLS, HAS_WGMMA)
+        tile = odd + (supers,)
+        odd = load_quants(FMT, planes, row, gl.minimum(2 * following + 1, GROUPS - 1), COLS)
+        buffer, bar = odds.index(pair), odd_bars.index(pair)
+        is_real = GROUPS % 2 == 0 or 2 * step + 1 < GROUPS
+        acc = _product(FMT, tile, buffer, bar, phase, acc, is_real, ACC, LEFT, HAS_WGMMA)
+        _fetch(x, buffer, bar, 2 * ahead + 1, ahead < last, M, COLS, HAS_WGMMA)
+        supers = next_supers
+    if not HAS_WGMMA:
+        async_copy.wait_group(0)
     out_row = first_row + gl.expand_dims(gl.arange(0, 64, gl.SliceLayout(1, ACC)), 1)
     token = gl.expand_dims(gl.arange(0, M, gl.SliceLayout(0, ACC)), 0)
-    gl.store(y_ptr + split * stride_split + token * stride_y + out_row, acc * factor, mask=out_row < num_rows)
+    gl.store(y_ptr + split * stride_split + token * stride_y + out_row, acc * factor,
+             mask=(out_row >= tile_row) & (out_row < num_rows))
 
 
 def fits(weight: QuantWeight, num_tokens: int) -> bool:
@@ -109,29 +156,30 @@ def fits(weight: QuantWeight, num_tokens: int) -> bool:
 def num_splits(weight: QuantWeight, num_tokens: int) -> int:
     """Parts that the columns are best cut into, so that no few programs are left for a round of their own.
 
-    64 rows of x: 17,408 rows of W in 2 parts, 5,120 rows of 17,408 columns in 6, an output head in 1
+    64 rows of x: 17,408 rows of W in 3 parts, 5,120 rows of 17,408 columns in 6, an output head in 1
     """
-    return best_parts(weight.num_rows, weight.num_cols, num_tokens)
-
-
-def best_parts(num_rows: int, num_cols: int, num_tokens: int) -> int:
-    """`num_splits` of a matrix of that shape."""
-    return _plan(num_rows, num_cols, num_tokens)[0]
+    return best_parts(weight.format, weight.num_rows, weight.num_cols, num_tokens)
 
 
 @lru_cache
-def _plan(num_rows: int, num_cols: int, num_tokens: int) -> tuple[int, bool]:
-    """(parts, whether programs are `TIGHT`): the least time, a round of whole columns being one."""
-    tiles, programs = -(-num_rows // ROWS), PROGRAMS[num_tokens]
+def best_parts(kind: QuantFormat, num_rows: int, num_cols: int, num_tokens: int) -> int:
+    """`num_splits` of a matrix of that shape: the least time, a round of whole columns being one."""
+    tiles, programs = -(-num_rows // ROWS), MULTIPROCESSORS * (65536 // (128 * registers(kind, num_tokens)))
     if tiles >= 2 * programs:
-        return 1, False
+        return 1
     most = max(1, min(num_cols // (GROUP * MIN_GROUPS), MOST_PARTS))
     sums = PART_COST * num_tokens * num_rows / (programs * num_cols)
-    found = [(-(-tiles * parts // programs) / parts + parts * sums, parts, False) for parts in range(1, most + 1)]
-    if num_tokens == TIGHT_ROWS:
-        found += [(TIGHT_TIME * -(-tiles * parts // TIGHT_PROGRAMS) / parts + parts * sums, parts, True)
-                  for parts in range(1, most + 1)]
-    return min(found)[1:]
+    return min((-(-tiles * parts // programs) / parts + parts * sums, parts) for parts in range(1, most + 1))[1]
+
+
+def registers(kind: QuantFormat, num_tokens: int) -> int:
+    """That a thread may have, with wgmma."""
+    return max(REGISTERS[num_tokens], 128 if kind == QuantFormat.Q8_0 else 0)
+
+
+def pairs(num_tokens: int, is_bulk: bool) -> int:
+    """Of buffers. With wgmma two of them leave room for fewer programs on a multiprocessor, and are slower."""
+    return 1 if is_bulk or num_tokens == 128 else 2
 
 
 def has_wgmma(x: Tensor) -> bool:
@@ -147,10 +195,18 @@ def many_rows(x: Tensor, weight: QuantWeight, out: Tensor, pdl: bool = False, x_
     x_factor:   power of two that x was multiplied by; taken out again
     """
     splits, num_tokens, _ = out.shape
-    is_tight = has_wgmma(x) and _plan(weight.num_rows, weight.num_cols, num_tokens)[1]
+    is_bulk = has_wgmma(x)
     _many_rows_kernel[(triton.cdiv(weight.num_rows, ROWS), splits)](
-        weight.quants, weight.high, weight.scales, weight.supers, weight.num_rows, x, out, out.stride(1), out.stride(0),
-        1.0 / (WEIGHT_SCALE * x_factor),
-        FMT=int(weight.format), COLS=weight.num_cols, M=num_tokens, HAS_WGMMA=has_wgmma(x), PDL=pdl, num_warps=4,
-        **(TIGHT if is_tight else {"STAGES": STAGES}), **({"launch_pdl": True} if pdl else {}),
+        weight.quants, weight.high, weight.scales, weight.supers, weight.num_rows, bulk_copies(x) if is_bulk else x,
+        out, out.stride(1), out.stride(0), 1.0 / (WEIGHT_SCALE * x_factor),
+        FMT=int(weight.format), COLS=weight.num_cols, M=num_tokens, PAIRS=pairs(num_tokens, is_bulk),
+        FEW=weight.num_rows < ROWS, HAS_WGMMA=is_bulk, PDL=pdl, num_warps=4,
+        maxnreg=registers(weight.format, num_tokens) if is_bulk else None,
+        **({"launch_pdl": True} if pdl else {}),
     )
+
+
+def bulk_copies(x: Tensor) -> TensorDescriptor:
+    """What says how groups of x's columns are copied."""
+    block = [x.shape[0], GROUP]
+    return TensorDescriptor.from_tensor(x, block, gl.NVMMASharedLayout.get_default_for(block, gl.float16))

@@ -1,8 +1,7 @@
 """h = silu(gate x) * (up x) for a token's chosen experts and the shared one, quantised; the choice is made here too.
 
-Every program repeats the choice of its expert from the router's logits: slot s takes s + 1 rounds of an integer maximum
-inside each warp, which costs less than a launch. Keys are the logits' upper bits with the expert's number below, so one
-maximum finds both; logits that differ by less than 2^-14 of their size count as equal, and the lower number wins.
+Every program repeats the choice of its expert from the router's logits (kernels/slot_choice.py): slot s takes s + 1
+rounds inside each warp, which costs less than a launch.
 Slots 0 .. top_k - 1 are the routed experts in order of falling weight, slot top_k the shared one.
 Bytes moved: gate and up planes of the chosen experts once per token. Accumulation as in `quant_gemv`.
 Reference:   kernels/reference/quant_moe.py
@@ -20,24 +19,17 @@ from kernels.activation import quantize_block, rms_factor
 from kernels.launch import THREE_OF_8_WARPS, RowTile, block_tile, has_dp4a, launch_options
 from kernels.quant_dot import dot_rows, first_tiles
 from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
+from kernels.slot_choice import expert_keys, expert_of, lane_span, next_best
 
 
 @triton.jit
 def _choose(logits_ptr, slot, zero, E: tl.constexpr, SPAN: tl.constexpr):
     """Number of the `slot`-th largest of E logits, [W] int32."""
-    LOW: tl.constexpr = 32 * SPAN - 1  # SPAN * 32 is a power of two, at least E
-    INNER: tl.constexpr = 4 if SPAN >= 4 else SPAN  # what one thread loads at once
-    lane = tl.arange(0, 32)[:, None, None, None] + zero[None, :, None, None]
-    expert = lane * SPAN + (tl.arange(0, SPAN // INNER) * INNER)[None, None, :, None]
-    expert += tl.arange(0, INNER)[None, None, None, :]
-    bits = tl.load(logits_ptr + expert, mask=expert < E, other=float("-inf")).to(tl.int32, bitcast=True)
-    key = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # orders as the floats do
-    key = (key & ~LOW) | (LOW - expert)
+    keys = expert_keys(logits_ptr, zero, E, SPAN)
     best = zero + 0x7FFFFFFF
     for _ in tl.range(0, slot + 1):
-        rest = tl.where(key < best[None, :, None, None], key, -(1 << 31))
-        best = tl.max(tl.max(tl.max(rest, axis=3), axis=2), axis=0)
-    return LOW - (best & LOW)
+        best = next_best(keys, best)
+    return expert_of(best, SPAN)
 
 
 @triton.jit
@@ -56,6 +48,14 @@ def _gate_up(
 
 
 @triton.jit
+def _wait(PDL: tl.constexpr):
+    """For the kernel before; the next one may begin then, not earlier: it reads logits before it waits for this one."""
+    if PDL:
+        gdc_wait()
+        gdc_launch_dependents()
+
+
+@triton.jit
 def _moe_gate_up_kernel(
     gq_ptr, gh_ptr, gs_ptr, gd_ptr, uq_ptr, uh_ptr, us_ptr, ud_ptr,
     zq_ptr, zh_ptr, zs_ptr, zd_ptr, yq_ptr, yh_ptr, ys_ptr, yd_ptr,
@@ -68,8 +68,6 @@ def _moe_gate_up_kernel(
     block = tl.program_id(0)
     slot = tl.num_programs(1) - 1 - tl.program_id(1)  # the shared expert first: its weights need no choice
     m = tl.program_id(2)
-    if PDL:
-        gdc_launch_dependents()
     x_ptr += m * (COLS // 2)
     xs_ptr += m * (COLS // 16)
     xm_ptr += m * (COLS // 16)
@@ -80,8 +78,7 @@ def _moe_gate_up_kernel(
     hs_ptr += out * (FFN // 16)
     hm_ptr += out * (FFN // 16)
     if slot < TOP_K:
-        if PDL:
-            gdc_wait()
+        _wait(PDL)
         zero = tl.arange(0, W) * 0
         if CHOSEN:
             expert = tl.load(ids_ptr + m * TOP_K + slot + zero)
@@ -101,8 +98,7 @@ def _moe_gate_up_kernel(
             row = block * 16 + tl.arange(0, SHARED_W)[:, None] * SHARED_RT + tl.arange(0, SHARED_RT)[None, :]
             gate_tiles = first_tiles(SHARED_FMT, zq_ptr, zh_ptr, zs_ptr, zd_ptr, row, COLS, SHARED_T, SHARED_DEPTH)
             up_tiles = first_tiles(SHARED_FMT, yq_ptr, yh_ptr, ys_ptr, yd_ptr, row, COLS, SHARED_T, SHARED_DEPTH)
-            if PDL:
-                gdc_wait()
+            _wait(PDL)
             _gate_up(SHARED_FMT, gate_tiles, zq_ptr, zh_ptr, zs_ptr, zd_ptr, up_tiles, yq_ptr, yh_ptr, ys_ptr, yd_ptr,
                      row, block, x_ptr, xs_ptr, xm_ptr, ss_ptr, eps, v_ptr, hs_ptr, hm_ptr, COLS, FFN, SHARED_T,
                      SHARED_DEPTH, NATIVE)
@@ -148,7 +144,7 @@ def moe_gate_up(
         *planes, x.values.view(torch.int32), x.scales, x.sums, x.square_sums, logits, logits.stride(0),
         expert_ids, out.values, out.scales, out.sums, eps,
         FMT=int(gate.format), SHARED_FMT=int(shared_gate.format) if shared else -1, COLS=gate.num_cols, FFN=ffn,
-        E=num_experts, SPAN=max(1, triton.next_power_of_2(num_experts) // 32), TOP_K=top_k, W=tile.row_lanes,
+        E=num_experts, SPAN=lane_span(num_experts), TOP_K=top_k, W=tile.row_lanes,
         RT=tile.rows_per_thread, T=tile.chunks, DEPTH=tile.depth, SHARED_W=other.row_lanes,
         SHARED_RT=other.rows_per_thread, SHARED_T=other.chunks, SHARED_DEPTH=other.depth, CHOSEN=is_chosen,
         NATIVE=has_dp4a(), PDL=pdl,

@@ -12,7 +12,8 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 from triton.language.extra.cuda import gdc_wait
 
-from kernels.fragments import fragment, load_group, tile_layout, unpack
+from kernels.fragments import fragment, load_group, tile_layout
+from kernels.unpack_halves import unpack
 
 LONGEST = 8  # tokens of a run
 MOST_COLS = 2048  # 32 KB of activations: four programs on a multiprocessor

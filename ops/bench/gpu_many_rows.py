@@ -2,7 +2,7 @@
 
     python -m ops.bench.gpu_many_rows [--variants]
 
---variants also times other numbers of stages and parts, and the form for cards without wgmma.
+--variants also times other numbers of buffers and parts, and the form for cards without wgmma.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import torch
 import triton
 
 from kernels import many_rows as module
-from kernels.fragments import WEIGHT_SCALE
-from kernels.many_rows import ROWS, STAGES, num_splits
+from kernels.many_rows import ROWS, best_parts, bulk_copies, num_splits, pairs, registers
 from kernels.pack_halves import pack_halves
 from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
 from kernels.quant_gemv import quant_gemv
 from kernels.reference.quant_gemv import dequantize_rows, rms_factor
 from kernels.reference.quant_weight import dequantize
 from kernels.split_sums import add_parts
+from kernels.unpack_halves import WEIGHT_SCALE
 from ops.bench.gpu_timing import rotated_us
 from sparkinfer.bench.bandwidth import copy_bandwidth
 from tests.kernels.activations import random_activation, relative_error
@@ -47,34 +47,36 @@ class Variant:
     num_cols: int
     num_tokens: int
     splits: int
-    stages: int = STAGES
     has_wgmma: bool = True
+    more_pairs: int = 0  # of buffers
 
 
 def launch(variant: Variant, x: torch.Tensor, weight: QuantWeight, out: torch.Tensor) -> None:
+    num_tokens, is_bulk = variant.num_tokens, variant.has_wgmma
     module._many_rows_kernel[(triton.cdiv(weight.num_rows, ROWS), variant.splits)](
-        weight.quants, weight.high, weight.scales, weight.supers, weight.num_rows, x, out, out.stride(1), out.stride(0),
-        1.0 / WEIGHT_SCALE, FMT=int(variant.kind), COLS=variant.num_cols, M=variant.num_tokens,
-        STAGES=variant.stages, HAS_WGMMA=variant.has_wgmma, PDL=False, num_warps=4,
+        weight.quants, weight.high, weight.scales, weight.supers, weight.num_rows, bulk_copies(x) if is_bulk else x,
+        out, out.stride(1), out.stride(0), 1.0 / WEIGHT_SCALE, FMT=int(variant.kind), COLS=variant.num_cols,
+        M=num_tokens, PAIRS=pairs(num_tokens, is_bulk) + variant.more_pairs, FEW=weight.num_rows < ROWS,
+        HAS_WGMMA=is_bulk, PDL=False, num_warps=4, maxnreg=registers(variant.kind, num_tokens) if is_bulk else None,
     )
 
 
 def checks(has_wgmma: bool) -> list[Variant]:
     forms = [True, False] if has_wgmma else [False]
     return [
-        Variant(kind, CHECK_COLS, num_tokens, 3, STAGES, form)
+        Variant(kind, CHECK_COLS, num_tokens, 3, form)
         for form in forms for kind in module.FORMATS for num_tokens in (16, 64)
     ]
 
 
 def timed(kind: QuantFormat, rows: int, cols: int, has_wgmma: bool, with_variants: bool) -> list[Variant]:
-    found = [Variant(kind, cols, num_tokens, module.best_parts(rows, cols, num_tokens), STAGES, has_wgmma)
+    found = [Variant(kind, cols, num_tokens, best_parts(kind, rows, cols, num_tokens), has_wgmma)
              for num_tokens in (16, 32, 64, 128)]
-    splits = module.best_parts(rows, cols, 64)
+    splits = best_parts(kind, rows, cols, 64)
     if with_variants:
-        found += [Variant(kind, cols, 64, splits, stages, has_wgmma) for stages in (2, 4)]
-        found += [Variant(kind, cols, 64, parts, STAGES, has_wgmma) for parts in (1, 2, 3, 4, 6)]
-        found += [Variant(kind, cols, num_tokens, splits, STAGES, False) for num_tokens in (16, 64)]
+        found += [Variant(kind, cols, 64, splits, has_wgmma, more_pairs=1)]
+        found += [Variant(kind, cols, 64, parts, has_wgmma) for parts in (1, 2, 3, 4, 6)]
+        found += [Variant(kind, cols, num_tokens, splits, has_wgmma=False) for num_tokens in (16, 64)]
     return list(dict.fromkeys(found))
 
 
@@ -125,7 +127,8 @@ def time_shape(kind: QuantFormat, rows: int, cols: int, variants: list[Variant],
         parts = torch.empty(variant.splits, variant.num_tokens, rows, device="cuda")
         us = all_of(lambda weight, v=variant, p=packed, q=parts: launch(v, p, weight, q))
         tflops = 2 * variant.num_tokens * rows * cols / us / 1e6
-        print(f"  {variant.num_tokens} rows, {variant.splits} parts, {variant.stages} stages, "
+        buffers = 2 * (pairs(variant.num_tokens, variant.has_wgmma) + variant.more_pairs)
+        print(f"  {variant.num_tokens} rows, {variant.splits} parts, {buffers} buffers, "
               f"{'wgmma' if variant.has_wgmma else 'mma_v2'}: {us:.1f} us, {tflops:.0f} TFLOP/s", flush=True)
     x, result = random_activation(64, cols, "cuda"), torch.empty(64, rows, device="cuda")
     parts = torch.empty(num_splits(weights[0], 64), 64, rows, device="cuda")

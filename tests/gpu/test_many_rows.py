@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
 ]
 EPS = 1e-6
-COLS, ROWS = 1536, 200  # not a whole number of row tiles
+ROWS = 200  # not a whole number of row tiles
 
 
 def _first_rows(x: QuantActivation, count: int) -> QuantActivation:
@@ -28,27 +28,31 @@ def _first_rows(x: QuantActivation, count: int) -> QuantActivation:
     return QuantActivation(*(plane[:count].contiguous() for plane in planes))
 
 
+def _cols(kind: QuantFormat) -> int:
+    """An odd number of groups of 128 where the format has it."""
+    return 1536 if kind in (QuantFormat.Q4_K, QuantFormat.Q5_K, QuantFormat.Q6_K, QuantFormat.IQ4_XS) else 1664
+
+
+@pytest.mark.parametrize("num_rows", [ROWS, 40])  # more and fewer than a program makes
 @pytest.mark.parametrize("has_wgmma", [True, False])
 @pytest.mark.parametrize("kind", FORMATS)
 def test_products_of_any_number_of_rows(
-    kind: QuantFormat, has_wgmma: bool, monkeypatch: pytest.MonkeyPatch
+    kind: QuantFormat, has_wgmma: bool, num_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if has_wgmma and torch.cuda.get_device_capability()[0] != 9:
         pytest.skip("no wgmma on this card")
     monkeypatch.setattr(module, "has_wgmma", lambda x: has_wgmma)
     torch.backends.cuda.matmul.allow_tf32 = False
-    weight = random_weight(ROWS, COLS, kind, "cuda", seed=3)
-    x = random_activation(64, COLS, "cuda")
+    cols = _cols(kind)
+    weight = random_weight(num_rows, cols, kind, "cuda", seed=3)
+    x = random_activation(128, cols, "cuda")
     expected = dequantize_rows(x) * rms_factor(x, EPS) @ dequantize(weight).T
     first = None
-    for num_tokens in (16, 32, 64):
-        packed = pack_halves(_first_rows(x, num_tokens), COLS, EPS)
-        assert relative_error(packed.float(), reference_pack(_first_rows(x, num_tokens), COLS, EPS).float()) < 1e-3
-        parts = torch.full((3, num_tokens, ROWS), torch.nan, device="cuda")
+    for num_tokens in (16, 32, 64, 128) if num_rows == ROWS else (16, 64):
+        packed = pack_halves(_first_rows(x, num_tokens), cols, EPS)
+        assert relative_error(packed.float(), reference_pack(_first_rows(x, num_tokens), cols, EPS).float()) < 1e-3
+        parts = torch.full((3, num_tokens, num_rows), torch.nan, device="cuda")
         many_rows(packed, weight, parts)
         assert relative_error(parts.sum(0), expected[:num_tokens]) < 1e-3
         first = parts[:, :16].clone() if first is None else first
         assert torch.equal(parts[:, :16], first)
-    monkeypatch.setattr(module, "_plan", lambda *sizes: (3, True))  # few registers, two stages
-    many_rows(packed, weight, parts.fill_(torch.nan))
-    assert torch.equal(parts[:, :16], first)

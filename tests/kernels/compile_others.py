@@ -16,7 +16,7 @@ from kernels.draw_tokens import DrawFilters, draw_tokens
 from kernels.expert_rows import STAGES as EXPERT_STAGES
 from kernels.expert_rows import _expert_rows_kernel
 from kernels.fp8_products import gate_up_rows, quantize_rows, quantize_weights
-from kernels.many_rows import FORMATS, STAGES, _many_rows_kernel
+from kernels.many_rows import FORMATS, _many_rows_kernel, bulk_copies, pairs
 from kernels.mask_logits import mask_logits
 from kernels.normed_rows import NormedRows, add_parts_normed, combine_experts_normed
 from kernels.pack_halves import pack_halves, pack_rows
@@ -68,20 +68,23 @@ def _gluon(kernel: Any, kind: QuantFormat, constants: dict[str, object], others:
         for name in kernel.arg_names
     }
     places = kernel.arg_names
-    aligned = {(places.index(name),): [["tt.divisibility", 16]] for name in places if name.endswith("_ptr")}
+    aligned = {(places.index(name),): [["tt.divisibility", 16]] for name in places if signature[name][0] == "*"}
     source = GluonASTSource(kernel, signature, constants, aligned)
     compiled = triton.compile(source, target=target, options={"num_warps": num_warps})
     assert compiled.metadata.shared < 100_000  # what every card has
 
 
 def many_rows(target: GPUTarget) -> int:
-    """The Gluon kernel of every format, and of fewest and most rows for one; returns how many that are."""
-    jobs = [(kind, 32) for kind in FORMATS] + [(QuantFormat.Q4_K, 16), (QuantFormat.Q4_K, 128)]
-    others = {"x_ptr": "*fp16", "y_ptr": "*fp32", "num_rows": "i32", "stride_y": "i32", "stride_split": "i32",
-              "factor": "fp32"}
-    for kind, num_tokens in jobs:
-        constants = {"FMT": int(kind), "COLS": 2048, "M": num_tokens, "STAGES": STAGES,
-                     "HAS_WGMMA": int(target.arch) == 90, "PDL": int(target.arch) >= 90}
+    """The Gluon kernel of every format, of fewest and most rows, and of small matrices; returns how many that are."""
+    jobs = [(kind, 32, 2048) for kind in FORMATS]
+    jobs += [(QuantFormat.Q4_K, 16, 2048), (QuantFormat.Q4_K, 128, 2048), (QuantFormat.Q8_0, 64, 640)]
+    is_bulk = int(target.arch) == 90
+    for kind, num_tokens, num_cols in jobs:
+        x = torch.empty(num_tokens, num_cols, dtype=torch.float16)
+        others = {"x": mangle_type(bulk_copies(x) if is_bulk else x), "y_ptr": "*fp32", "num_rows": "i32",
+                  "stride_y": "i32", "stride_split": "i32", "factor": "fp32"}
+        constants = {"FMT": int(kind), "COLS": num_cols, "M": num_tokens, "PAIRS": pairs(num_tokens, is_bulk),
+                     "FEW": num_cols < 2048, "HAS_WGMMA": is_bulk, "PDL": int(target.arch) >= 90}
         _gluon(_many_rows_kernel, kind, constants, others, target)
     return len(jobs)
 
