@@ -18,8 +18,10 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 from sparkinfer.checkpoint.fetch import resolve
 from sparkinfer.config import DEFAULT_MODEL, ModelConfig, cache_dir
 from tests.interpreter import patch_language_once_a_launch
+from tests.interpreter_bounds import confine_to_tensors
 
 patch_language_once_a_launch()
+confine_to_tensors()
 
 
 @pytest.fixture(scope="session")
