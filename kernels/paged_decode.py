@@ -121,19 +121,20 @@ class AttentionTile:
     num_stages: int = 0
 
 
-def attention_tile(head_dim: int, num_kv_heads: int, num_seqs: int, is_roomy: bool) -> AttentionTile:
+def attention_tile(head_dim: int, num_kv_heads: int, num_seqs: int, is_int8: bool, is_roomy: bool) -> AttentionTile:
     """The tile that was fastest on an H200 (docs/performance.md); is_roomy: `has_large_shared_memory`."""
     is_wide = head_dim > 128
     num_tokens = 32 if is_wide else 64
+    num_warps = 8 if is_int8 else 4  # with four, a tile of int8 numbers on its way beside another's f16 is spilled
     if num_seqs > FEW_SEQS:
         programs = num_seqs * num_kv_heads  # where no context is split; from 128 on they fill the card
         least = min(1024, max(640 if programs >= 128 else 64, 5 * programs // 2 // 64 * 64))
-        return AttentionTile(num_tokens, 4, MANY_SEQS_SPLITS, least)
+        return AttentionTile(num_tokens, num_warps, MANY_SEQS_SPLITS, least)
     if num_seqs > FEW_SEQS // 2:
-        return AttentionTile(num_tokens, 4, 16, 128 if is_wide else 192)
+        return AttentionTile(num_tokens, num_warps, 16, 128 if is_wide else 192)
     num_splits = max(16, NUM_SPLITS // num_kv_heads)
     if num_seqs > 1:
-        return AttentionTile(num_tokens, 4, num_splits, 128)
+        return AttentionTile(num_tokens, num_warps, num_splits, 128)
     return AttentionTile(num_tokens * (1 + is_roomy), 8 if is_roomy else 4, num_splits, num_stages=3)
 
 
@@ -166,7 +167,8 @@ def paged_decode(
     """
     num_seqs = projected.shape[0]
     is_roomy = has_large_shared_memory(projected)
-    tile = tile or attention_tile(shape.head_dim, shape.num_kv_heads, num_seqs, is_roomy)
+    is_int8 = kv.scales is not None
+    tile = tile or attention_tile(shape.head_dim, shape.num_kv_heads, num_seqs, is_int8, is_roomy)
     partial, lse, counts = workspace
     group = shape.num_q_heads // shape.num_kv_heads
     k_scale, v_scale = kv.scales or (kv.k, kv.v)
@@ -180,7 +182,7 @@ def paged_decode(
               "WINDOW": kv.window, "PDL": pdl, **({"launch_pdl": True} if pdl else {})}
     answer = {"GATED": shape.is_gated, "FORM": form}
     walk = {"HK": shape.num_kv_heads, "GROUP": group, "BLOCK_G": max(16, triton.next_power_of_2(group)),
-            "BLOCK_SIZE": kv.block_size, "INT8": kv.scales is not None, "EXACT": INTERPRETED,
+            "BLOCK_SIZE": kv.block_size, "INT8": is_int8, "EXACT": INTERPRETED,
             "Q_STRIDE": shape.q_stride, "N_ROT": 2 * inv_freq.numel(), "NORM": norms is not None,
             "NATIVE": has_dp4a(), "num_warps": tile.num_warps}
     if tile.num_stages == 0:
