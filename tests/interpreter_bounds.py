@@ -30,8 +30,8 @@ def _allocations(args: tuple[list[Any], dict[str, Any]]) -> list[tuple[int, int]
     return sorted(found)
 
 
-def _check(what: str, pointers: npt.NDArray[np.uint64], mask: npt.NDArray[np.bool_], itemsize: int) -> None:
-    pointers, mask = np.broadcast_arrays(pointers, mask.astype(bool))
+def _check(what: str, pointers: npt.NDArray[np.uint64], mask: Any, itemsize: int) -> None:
+    pointers, mask = np.broadcast_arrays(pointers, np.asarray(mask).astype(bool))
     used = pointers[mask].astype(np.uint64)
     if not used.size:
         return
@@ -52,14 +52,14 @@ def confine_to_tensors() -> None:
     prepare: Callable[..., Any] = executor._init_args_hst
 
     @functools.wraps(load)
-    def checked_load(self: Any, ptrs: Any, mask: Any, *rest: Any) -> Any:
+    def checked_load(self: Any, ptrs: Any, mask: Any, *rest: Any, **named: Any) -> Any:
         _check("load", ptrs.data, mask.data, _itemsize(ptrs))
-        return load(self, ptrs, mask, *rest)
+        return load(self, ptrs, mask, *rest, **named)
 
     @functools.wraps(store)
-    def checked_store(self: Any, ptrs: Any, value: Any, mask: Any, *rest: Any) -> Any:
+    def checked_store(self: Any, ptrs: Any, value: Any, mask: Any, *rest: Any, **named: Any) -> Any:
         _check("store", ptrs.data, mask.data, _itemsize(ptrs))
-        return store(self, ptrs, value, mask, *rest)
+        return store(self, ptrs, value, mask, *rest, **named)
 
     @functools.wraps(atomic)
     def checked_atomic(self: Any, operation: Any, ptr: Any, val: Any, mask: Any, *rest: Any) -> Any:
