@@ -29,7 +29,7 @@ from kernels.slot_choice import expert_keys, expert_of, lane_span, next_best
 @triton.jit
 def _choice(logits_ptr, zero, E: tl.constexpr, SPAN: tl.constexpr, SLOTS: tl.constexpr):
     """Expert of each slot, a tuple of [W], as `moe_gate_up` chooses it."""
-    keys = expert_keys(logits_ptr, zero, E, SPAN)
+    keys = expert_keys(logits_ptr, zero, E, SPAN, EARLY=True)
     best = zero + 0x7FFFFFFF
     chosen = ()
     for _ in tl.static_range(SLOTS):
@@ -99,7 +99,8 @@ def _load_slots(
 def _shares(logits_ptr, chosen, SLOTS: tl.constexpr, SPAN: tl.constexpr):
     """(largest logit of the chosen, what the softmax divides by), inverse, in each lane: [1, W, 1]."""
     every = tl.arange(0, SPAN)[None, None, :] + chosen[0][None, :, None] * 0
-    logits = tl.load(logits_ptr + _by_slot(chosen, every), mask=every < SLOTS, other=float("-inf"))
+    places = logits_ptr + _by_slot(chosen, every)
+    logits = tl.load(places, mask=every < SLOTS, other=float("-inf"), cache_modifier=".cg")
     largest = tl.max(logits, axis=2)[:, :, None]
     return largest, 1.0 / tl.sum(tl.exp(logits - largest), axis=2)[:, :, None]
 

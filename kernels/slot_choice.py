@@ -12,15 +12,21 @@ import triton.language as tl
 
 
 @triton.jit
-def expert_keys(logits_ptr, zero, E: tl.constexpr, SPAN: tl.constexpr):
-    """Keys of E logits in every warp's lanes, [32, W, ., .] int32; zero: [W]; SPAN * 32 is a power of two, at least
-    E."""
+def expert_keys(logits_ptr, zero, E: tl.constexpr, SPAN: tl.constexpr, EARLY: tl.constexpr = False):
+    """Keys of E logits in every warp's lanes, [32, W, ., .] int32; zero: [W]; SPAN * 32 is a power of two, at least E.
+
+    EARLY: for who has not waited for a kernel since they were written: only the L2 cache is sure to have them
+    """
     LOW: tl.constexpr = 32 * SPAN - 1
     INNER: tl.constexpr = 4 if SPAN >= 4 else SPAN  # what one thread loads at once
     lane = tl.arange(0, 32)[:, None, None, None] + zero[None, :, None, None]
     expert = lane * SPAN + (tl.arange(0, SPAN // INNER) * INNER)[None, None, :, None]
     expert += tl.arange(0, INNER)[None, None, None, :]
-    bits = tl.load(logits_ptr + expert, mask=expert < E, other=float("-inf")).to(tl.int32, bitcast=True)
+    if EARLY:
+        logits = tl.load(logits_ptr + expert, mask=expert < E, other=float("-inf"), cache_modifier=".cg")
+    else:
+        logits = tl.load(logits_ptr + expert, mask=expert < E, other=float("-inf"))
+    bits = logits.to(tl.int32, bitcast=True)
     key = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # orders as the floats do
     return (key & ~LOW) | (LOW - expert)
 
