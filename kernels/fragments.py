@@ -21,15 +21,14 @@ from kernels.unpack_halves import IQ4_XS, NVFP4, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q
 
 
 @gluon.constexpr_function
-def tile_layout(rows=64):
-    """[rows, 4 lanes of a quad, 4 words of a lane]: rows as the matrix instruction's A fragment has them, 16 a warp."""
-    warps = [[16, 0, 0], [32, 0, 0], [64, 0, 0]]
+def tile_layout():
+    """[64 rows, 4 lanes of a quad, 4 words of a lane]: rows as the matrix instruction's A fragment has them."""
     return gl.DistributedLinearLayout(
         reg_bases=[[0, 0, 1], [0, 0, 2], [8, 0, 0]],
         lane_bases=[[0, 1, 0], [0, 2, 0], [1, 0, 0], [2, 0, 0], [4, 0, 0]],
-        warp_bases=warps[:2] if rows == 64 else warps,
+        warp_bases=[[16, 0, 0], [32, 0, 0]],
         block_bases=[],
-        shape=[rows, 4, 4],
+        shape=[64, 4, 4],
     )
 
 
@@ -58,9 +57,9 @@ def _places(row, PER_ROW: gl.constexpr, t):
 def load_quants(FMT: gl.constexpr, planes, row, group, COLS: gl.constexpr):
     """Of group number `group` of some rows: (quants [rows, 4, words], more bits, scales).
 
-    row: [rows] int32 in a slice of `tile_layout`, counted from where `planes` begin
+    row: [64] int32 in a slice of `tile_layout`, counted from where `planes` begin
     """
-    L: gl.constexpr = tile_layout(row.shape[0])
+    L: gl.constexpr = tile_layout()
     q_ptr, h_ptr, s_ptr, _ = planes
     t = gl.expand_dims(gl.arange(0, 4, gl.SliceLayout(0, gl.SliceLayout(2, L))), 0).to(gl.int64)
     word = gl.expand_dims(gl.expand_dims(gl.arange(0, 4, gl.SliceLayout(0, gl.SliceLayout(1, L))), 0), 1).to(gl.int64)
@@ -84,7 +83,7 @@ def load_quants(FMT: gl.constexpr, planes, row, group, COLS: gl.constexpr):
 def load_supers(FMT: gl.constexpr, planes, row, pair, COLS: gl.constexpr):
     """What groups 2 * pair and 2 * pair + 1 have in common, [rows, 4]; nothing in most formats."""
     d_ptr = planes[3]
-    t = gl.expand_dims(gl.arange(0, 4, gl.SliceLayout(0, gl.SliceLayout(2, tile_layout(row.shape[0])))), 0)
+    t = gl.expand_dims(gl.arange(0, 4, gl.SliceLayout(0, gl.SliceLayout(2, tile_layout()))), 0)
     if FMT == Q4_K or FMT == Q5_K or FMT == Q6_K or FMT == IQ4_XS:
         supers = gl.load(d_ptr + pair + _places(row, COLS // 256, (t * 0).to(gl.int64)))
     elif FMT == NVFP4:

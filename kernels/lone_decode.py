@@ -13,9 +13,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from kernels.int8_numbers import int8_numbers
 from kernels.rope_store_kv import rotated_heads, store_row
-from kernels.split_attention import LOWEST, emit_heads, split_span
+from kernels.split_attention import LOWEST, add_tile, emit_heads, load_tile, split_span
 
 
 @triton.jit
@@ -40,12 +39,9 @@ def _walk(
     block = tl.load(tables_ptr + token // BLOCK_SIZE, mask=token < end, other=0)
     for start in tl.range(begin, tl.maximum(end, begin + 1), TILE):
         token = start + tl.arange(0, TILE)
-        seen = token < end
         later = token + TILE  # a tile ahead: the keys' addresses must not wait for it
         later_block = tl.load(tables_ptr + later // BLOCK_SIZE, mask=later < end, other=0)
-        row = (block.to(tl.int64) * BLOCK_SIZE + token % BLOCK_SIZE) * HK
-        k = tl.load(k_ptr + row[:, None] * D + offs_d[None, :], mask=seen[:, None], other=0.0)
-        v = tl.load(v_ptr + row[:, None] * D + offs_d[None, :], mask=seen[:, None], other=0.0)
+        tile = load_tile(k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, block, token, end, HK, D, BLOCK_SIZE, INT8)
         if start == begin:
             if PDL:
                 gdc_wait()
@@ -53,18 +49,7 @@ def _walk(
             rotated = rotated_heads(heads_ptr, Q_STRIDE, heads, offs_d, position, inv_freq_ptr, q_norm_ptr, eps, used,
                                     D, N_ROT, NORM)
             q = (rotated * scale).to(DOT)
-        scores = tl.dot(q, tl.trans(int8_numbers(k, DOT, NATIVE)))
-        if INT8:
-            scores *= tl.load(k_scale_ptr + row, mask=seen, other=0.0).to(tl.float32)[None, :]
-        scores = tl.where(seen[None, :], scores, float("-inf"))
-        new_best = tl.maximum(best, tl.max(scores, axis=1))
-        p = tl.exp2(scores - new_best[:, None])
-        shrink = tl.exp2(best - new_best)
-        total = total * shrink + tl.sum(p, axis=1)
-        if INT8:
-            p *= tl.load(v_scale_ptr + row, mask=seen, other=0.0).to(tl.float32)[None, :]
-        acc = acc * shrink[:, None] + tl.dot(p.to(DOT), int8_numbers(v, DOT, NATIVE))
-        best = new_best
+        best, total, acc = add_tile(best, total, acc, q, tile, token < end, INT8, NATIVE)
         block = later_block
     return best, total, acc, q
 

@@ -233,8 +233,9 @@ def moe_down(
     """The second half of the chosen experts, combined, added to the residual stream and emitted.
 
     h:            [num_tokens * slots, ffn]
-    expert_ids:   [num_tokens, top_k] int32
-    logits:       the router's, as `moe_gate_up` takes them
+    expert_ids:   [num_tokens, top_k] int32, read where `weights` is given
+    logits:       the router's, as `moe_gate_up` takes them. Without `weights` the experts are the best by these,
+                  and with pdl the kernel ahead must signal only when its own wait is over, as `moe_gate_up` does
     down:         [num_experts * hidden, ffn]; shared_down: [hidden, ffn] or None
     residual:     [num_tokens, hidden] f32, changed in place
     norm_weight:  [hidden] f32, weight of the norm that follows
