@@ -44,50 +44,70 @@ def from_row(FMT: gl.constexpr, q_ptr, h_ptr, s_ptr, d_ptr, row, COLS: gl.conste
 
 
 @gluon.jit
-def _places(row, PER_ROW: gl.constexpr, t):
+def _between(ptr, other_ptr):
+    """Elements from one to the other, both multiples of 16 bytes; said so that loads stay as wide as they are."""
+    BYTES: gl.constexpr = ptr.dtype.element_ty.primitive_bitwidth // 8
+    return ((other_ptr.to(gl.int64) - ptr.to(gl.int64)) >> 4) * (16 // BYTES)
+
+
+@gluon.jit
+def planes_apart(planes, other):
+    """Elements from the planes of one matrix to those of another one of the same format."""
+    return (_between(planes[0], other[0]), _between(planes[1], other[1]), _between(planes[2], other[2]),
+            _between(planes[3], other[3]))
+
+
+@gluon.jit
+def _places(row, PER_ROW: gl.constexpr, t, apart):
     """row * PER_ROW + t, int64 [rows, 4].
 
     What tells a lane's two rows apart is added last, so that it ends up within the load instruction.
     """
     row = gl.expand_dims(row, 1).to(gl.int64)
-    return ((row & -9) * PER_ROW + t) + (row & 8) * PER_ROW
+    if apart is None:
+        second = (row & 8) * PER_ROW
+    else:
+        second = (row >> 3 & 1) * apart
+    return ((row & -9) * PER_ROW + t) + second
 
 
 @gluon.jit
-def load_quants(FMT: gl.constexpr, planes, row, group, COLS: gl.constexpr):
+def load_quants(FMT: gl.constexpr, planes, row, group, COLS: gl.constexpr, apart):
     """Of group number `group` of some rows: (quants [rows, 4, words], more bits, scales).
 
-    row: [64] int32 in a slice of `tile_layout`, counted from where `planes` begin
+    row:   [64] int32 in a slice of `tile_layout`, counted from where `planes` begin
+    apart: where rows with bit 3 are of another matrix, counted without it: `planes_apart`; else (None,) * 4
     """
     L: gl.constexpr = tile_layout()
     q_ptr, h_ptr, s_ptr, _ = planes
     t = gl.expand_dims(gl.arange(0, 4, gl.SliceLayout(0, gl.SliceLayout(2, L))), 0).to(gl.int64)
     word = gl.expand_dims(gl.expand_dims(gl.arange(0, 4, gl.SliceLayout(0, gl.SliceLayout(1, L))), 0), 1).to(gl.int64)
-    block = _places(row, COLS // 32, t)
-    scale = gl.load(s_ptr + group * 4 + block)
+    scale = gl.load(s_ptr + group * 4 + _places(row, COLS // 32, t, apart[2]))
     if FMT == Q8_0:
-        place = q_ptr + group * 32 + (gl.expand_dims(_places(row, COLS // 4, t * 8), 2) + word)
+        place = q_ptr + group * 32 + (gl.expand_dims(_places(row, COLS // 4, t * 8, apart[0]), 2) + word)
         q = (gl.load(place), gl.load(place + 4))
     else:
-        q = (gl.load(q_ptr + group * 16 + (gl.expand_dims(_places(row, COLS // 8, t * 4), 2) + word)),)
+        q = (gl.load(q_ptr + group * 16 + (gl.expand_dims(_places(row, COLS // 8, t * 4, apart[0]), 2) + word)),)
     high = q
     if FMT == Q5_0 or FMT == Q5_1 or FMT == Q5_K:
-        high = (gl.load(h_ptr + group * 4 + block),)
+        high = (gl.load(h_ptr + group * 4 + _places(row, COLS // 32, t, apart[1])),)
     if FMT == Q6_K:
-        both = gl.load(h_ptr.to(gl.pointer_type(gl.int64), bitcast=True) + group * 4 + block)
+        pairs_apart = None if apart[1] is None else apart[1] // 2
+        both = gl.load(h_ptr.to(gl.pointer_type(gl.int64), bitcast=True) + group * 4
+                       + _places(row, COLS // 32, t, pairs_apart))
         high = (both.to(gl.int32), (both >> 32).to(gl.int32))
     return q, high, scale
 
 
 @gluon.jit
-def load_supers(FMT: gl.constexpr, planes, row, pair, COLS: gl.constexpr):
+def load_supers(FMT: gl.constexpr, planes, row, pair, COLS: gl.constexpr, apart):
     """What groups 2 * pair and 2 * pair + 1 have in common, [rows, 4]; nothing in most formats."""
     d_ptr = planes[3]
     t = gl.expand_dims(gl.arange(0, 4, gl.SliceLayout(0, gl.SliceLayout(2, tile_layout()))), 0)
     if FMT == Q4_K or FMT == Q5_K or FMT == Q6_K or FMT == IQ4_XS:
-        supers = gl.load(d_ptr + pair + _places(row, COLS // 256, (t * 0).to(gl.int64)))
+        supers = gl.load(d_ptr + pair + _places(row, COLS // 256, (t * 0).to(gl.int64), apart[3]))
     elif FMT == NVFP4:
-        supers = gl.load(d_ptr + (gl.expand_dims(row, 1) + t * 0))
+        supers = gl.load(d_ptr + _places(row, 1, (t * 0).to(gl.int64), apart[3]))
     else:
         supers = gl.expand_dims(row, 1) + t
     return supers
@@ -96,8 +116,9 @@ def load_supers(FMT: gl.constexpr, planes, row, pair, COLS: gl.constexpr):
 @gluon.jit
 def load_group(FMT: gl.constexpr, planes, row, group, COLS: gl.constexpr):
     """Both, as `unpack` takes them."""
-    q, high, scale = load_quants(FMT, planes, row, group, COLS)
-    return q, high, scale, load_supers(FMT, planes, row, group // 2, COLS)
+    apart = (None, None, None, None)
+    q, high, scale = load_quants(FMT, planes, row, group, COLS, apart)
+    return q, high, scale, load_supers(FMT, planes, row, group // 2, COLS, apart)
 
 
 @gluon.jit

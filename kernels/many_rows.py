@@ -75,31 +75,27 @@ def _product(
     return acc
 
 
+@gluon.constexpr_function
+def product_layout(num_tokens, has_wgmma):
+    """Of a tile's products, [64 rows of W, num_tokens]."""
+    if has_wgmma:
+        return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, num_tokens, 16])
+    return gl.NVMMADistributedLayout([2, 0], [4, 1], [16, 8])
+
+
 @gluon.jit
-def _many_rows_kernel(
-    q_ptr, h_ptr, s_ptr, d_ptr, num_rows, x, y_ptr, stride_y, stride_split, factor, FMT: gl.constexpr,
-    COLS: gl.constexpr, M: gl.constexpr, PAIRS: gl.constexpr, FEW: gl.constexpr, HAS_WGMMA: gl.constexpr,
-    PDL: gl.constexpr,
+def tile_products(
+    FMT: gl.constexpr, planes, row, apart, x, first, last, COLS: gl.constexpr, M: gl.constexpr, PAIRS: gl.constexpr,
+    HAS_WGMMA: gl.constexpr, PDL: gl.constexpr,
 ):
-    """x: a descriptor with wgmma, else a pointer. PAIRS: of buffers. FEW: W has fewer rows than a program makes."""
-    ACC: gl.constexpr = (
-        gl.NVMMADistributedLayout([3, 0], [4, 1], [16, M, 16]) if HAS_WGMMA
-        else gl.NVMMADistributedLayout([2, 0], [4, 1], [16, 8])
-    )
+    """64 rows of W times x, columns 256 * first to 256 * last: [64, M] f32, WEIGHT_SCALE times their size.
+
+    row, apart: as `load_quants` takes them
+    x: a descriptor with wgmma, else a pointer. PAIRS: of buffers
+    """
+    ACC: gl.constexpr = product_layout(M, HAS_WGMMA)
     GROUPS: gl.constexpr = COLS // 128
-    STEPS: gl.constexpr = (GROUPS + 1) // 2
     SHARED: gl.constexpr = gl.NVMMASharedLayout.get_default_for([M, 128], gl.float16)
-    tile_row = gl.program_id(0) * 64
-    split = gl.program_id(1)
-    first = STEPS * split // gl.num_programs(1)
-    last = STEPS * (split + 1) // gl.num_programs(1)
-    row = gl.arange(0, 64, gl.SliceLayout(1, gl.SliceLayout(2, tile_layout())))
-    if FEW:
-        first_row = tile_row
-        row = gl.minimum(row, num_rows - 1)
-    else:  # the last program begins early, and leaves out what is not its own
-        first_row = gl.minimum(tile_row, num_rows - 64)
-    planes = from_row(FMT, q_ptr, h_ptr, s_ptr, d_ptr, first_row.to(gl.int64), COLS)
     evens = gl.allocate_shared_memory(gl.float16, [PAIRS, M, 128], SHARED)
     odds = gl.allocate_shared_memory(gl.float16, [PAIRS, M, 128], SHARED)
     even_bars = gl.allocate_shared_memory(gl.int64, [PAIRS, 1], mbarrier.MBarrierLayout())
@@ -111,9 +107,9 @@ def _many_rows_kernel(
         gl.thread_barrier()
     if PDL:
         gdc_launch_dependents()
-    even = load_quants(FMT, planes, row, 2 * first, COLS)  # weights, which no kernel before writes
-    odd = load_quants(FMT, planes, row, gl.minimum(2 * first + 1, GROUPS - 1), COLS)
-    supers = load_supers(FMT, planes, row, first, COLS)
+    even = load_quants(FMT, planes, row, 2 * first, COLS, apart)  # weights, which no kernel before writes
+    odd = load_quants(FMT, planes, row, gl.minimum(2 * first + 1, GROUPS - 1), COLS, apart)
+    supers = load_supers(FMT, planes, row, first, COLS, apart)
     if PDL:
         gdc_wait()
     for index in gl.static_range(PAIRS):
@@ -128,13 +124,13 @@ def _many_rows_kernel(
         ahead = step + PAIRS
         following = gl.minimum(step + 1, last - 1)
         tile = even + (supers,)
-        even = load_quants(FMT, planes, row, 2 * following, COLS)
-        next_supers = load_supers(FMT, planes, row, following, COLS)
+        even = load_quants(FMT, planes, row, 2 * following, COLS, apart)
+        next_supers = load_supers(FMT, planes, row, following, COLS, apart)
         buffer, bar = evens.index(pair), even_bars.index(pair)
         acc = _product(FMT, tile, buffer, bar, phase, acc, True, ACC, LEFT, HAS_WGMMA)
         _fetch(x, buffer, bar, 2 * ahead, ahead < last, M, COLS, HAS_WGMMA)
         tile = odd + (supers,)
-        odd = load_quants(FMT, planes, row, gl.minimum(2 * following + 1, GROUPS - 1), COLS)
+        odd = load_quants(FMT, planes, row, gl.minimum(2 * following + 1, GROUPS - 1), COLS, apart)
         buffer, bar = odds.index(pair), odd_bars.index(pair)
         is_real = GROUPS % 2 == 0 or 2 * step + 1 < GROUPS
         acc = _product(FMT, tile, buffer, bar, phase, acc, is_real, ACC, LEFT, HAS_WGMMA)
@@ -142,6 +138,30 @@ def _many_rows_kernel(
         supers = next_supers
     if not HAS_WGMMA:
         async_copy.wait_group(0)
+    return acc
+
+
+@gluon.jit
+def _many_rows_kernel(
+    q_ptr, h_ptr, s_ptr, d_ptr, num_rows, x, y_ptr, stride_y, stride_split, factor, FMT: gl.constexpr,
+    COLS: gl.constexpr, M: gl.constexpr, PAIRS: gl.constexpr, FEW: gl.constexpr, HAS_WGMMA: gl.constexpr,
+    PDL: gl.constexpr,
+):
+    """x, PAIRS: of `tile_products`. FEW: W has fewer rows than a program makes."""
+    ACC: gl.constexpr = product_layout(M, HAS_WGMMA)
+    STEPS: gl.constexpr = (COLS // 128 + 1) // 2
+    tile_row = gl.program_id(0) * 64
+    split = gl.program_id(1)
+    first = STEPS * split // gl.num_programs(1)
+    last = STEPS * (split + 1) // gl.num_programs(1)
+    row = gl.arange(0, 64, gl.SliceLayout(1, gl.SliceLayout(2, tile_layout())))
+    if FEW:
+        first_row = tile_row
+        row = gl.minimum(row, num_rows - 1)
+    else:  # the last program begins early, and leaves out what is not its own
+        first_row = gl.minimum(tile_row, num_rows - 64)
+    planes = from_row(FMT, q_ptr, h_ptr, s_ptr, d_ptr, first_row.to(gl.int64), COLS)
+    acc = tile_products(FMT, planes, row, (None, None, None, None), x, first, last, COLS, M, PAIRS, HAS_WGMMA, PDL)
     out_row = first_row + gl.expand_dims(gl.arange(0, 64, gl.SliceLayout(1, ACC)), 1)
     token = gl.expand_dims(gl.arange(0, M, gl.SliceLayout(0, ACC)), 0)
     gl.store(y_ptr + split * stride_split + token * stride_y + out_row, acc * factor,
@@ -164,12 +184,17 @@ def num_splits(weight: QuantWeight, num_tokens: int) -> int:
 @lru_cache
 def best_parts(kind: QuantFormat, num_rows: int, num_cols: int, num_tokens: int) -> int:
     """`num_splits` of a matrix of that shape: the least time, a round of whole columns being one."""
-    tiles, programs = -(-num_rows // ROWS), MULTIPROCESSORS * (65536 // (128 * registers(kind, num_tokens)))
+    tiles, programs = -(-num_rows // ROWS), programs_at_once(kind, num_tokens)
     if tiles >= 2 * programs:
         return 1
     most = max(1, min(num_cols // (GROUP * MIN_GROUPS), MOST_PARTS))
     sums = PART_COST * num_tokens * num_rows / (programs * num_cols)
     return min((-(-tiles * parts // programs) / parts + parts * sums, parts) for parts in range(1, most + 1))[1]
+
+
+def programs_at_once(kind: QuantFormat, num_tokens: int) -> int:
+    """That the card has room for."""
+    return MULTIPROCESSORS * (65536 // (128 * registers(kind, num_tokens)))
 
 
 def registers(kind: QuantFormat, num_tokens: int) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from kernels import plain_rows
+from kernels import plain_rows, swiglu_rows
 from kernels.many_rows import fits, many_rows, num_splits
 from kernels.normed_rows import NormedRows
 from kernels.pack_halves import pack_halves
@@ -131,15 +131,19 @@ def project_normed(x: NormedRows, weights: Sequence[QuantWeight], out: Tensor, p
 
 
 def feed_forward_parts(
-    x: NormedRows, matrices: tuple[QuantWeight, QuantWeight, QuantWeight], factor: float, pdl: bool
+    x: NormedRows, matrices: tuple[QuantWeight, QuantWeight, QuantWeight], factor: float, counts: Tensor, pdl: bool
 ) -> Tensor:
     """down(silu(gate x) * up x), [num_splits, num_tokens, num_rows] f32, still to be added up.
 
     matrices:  gate, up, down
     factor:    power of two that keeps the middle within f16 (`half_factor`)
+    counts:    of `tile_counts`, for as many columns in the middle or more
     """
     gate, up, down = matrices
-    h = add_parts_swiglu_packed(normed_parts(x, gate, pdl), normed_parts(x, up, pdl), factor, pdl)
+    if swiglu_rows.takes(gate, up, x.packed.shape[0]):
+        h = swiglu_rows.swiglu_rows(x.packed, gate, up, factor, counts, pdl)
+    else:
+        h = add_parts_swiglu_packed(normed_parts(x, gate, pdl), normed_parts(x, up, pdl), factor, pdl)
     return _many_parts(h, down, pdl, factor)
 
 

@@ -33,6 +33,7 @@ from kernels.sort_tokens import Runs, sort_tokens
 from kernels.split_sums import add_parts, add_parts_residual, add_parts_swiglu, add_parts_swiglu_packed
 from kernels.streamed_products import STAGES as RING_STAGES
 from kernels.streamed_products import WARPS, _streamed_residual_kernel, _streamed_swiglu_kernel
+from kernels.swiglu_rows import _swiglu_rows_kernel
 from tests.kernels.activations import poisoned_activation
 from tests.kernels.offline_compile import AMD, NVIDIA, Recorder
 from tests.kernels.random_weights import random_weight
@@ -86,6 +87,21 @@ def many_rows(target: GPUTarget) -> int:
         constants = {"FMT": int(kind), "COLS": num_cols, "M": num_tokens, "PAIRS": pairs(num_tokens, is_bulk),
                      "FEW": num_cols < 2048, "HAS_WGMMA": is_bulk, "PDL": int(target.arch) >= 90}
         _gluon(_many_rows_kernel, kind, constants, others, target)
+    return len(jobs)
+
+
+def swiglu_rows(target: GPUTarget) -> int:
+    """The Gluon kernel of every format, whole tiles and cut ones; returns how many that are."""
+    jobs = [(kind, 32, 2) for kind in FORMATS] + [(QuantFormat.Q4_K, 64, 1)]
+    is_bulk = int(target.arch) == 90
+    for kind, num_tokens, num_parts in jobs:
+        x = torch.empty(num_tokens, 2048, dtype=torch.float16)
+        integers = dict.fromkeys(("whole", "num_parts", "stride_y"), "i32")
+        others = integers | {"x": mangle_type(bulk_copies(x) if is_bulk else x), "y_ptr": "*fp16", "part_ptr": "*fp32",
+                             "count_ptr": "*i32", "factor": "fp32", "h_factor": "fp32"}
+        constants = {"FMT": int(kind), "COLS": 2048, "M": num_tokens, "PAIRS": pairs(num_tokens, is_bulk),
+                     "HAS_PARTS": num_parts > 1, "HAS_WGMMA": is_bulk, "PDL": int(target.arch) >= 90}
+        _gluon(_swiglu_rows_kernel, kind, constants, others, target)
     return len(jobs)
 
 
@@ -151,7 +167,7 @@ def e4m3_operands() -> None:
 
 def compile_all(name: str) -> int:
     recorder = Recorder((NVIDIA | AMD)[name])
-    in_gluon = (many_rows, expert_rows, streamed_products) if name in NVIDIA else ()
+    in_gluon = (many_rows, swiglu_rows, expert_rows, streamed_products) if name in NVIDIA else ()
     num_gluon = sum(make(recorder.target) for make in in_gluon)
     recorder.record(draws)
     recorder.record(around_experts)

@@ -24,6 +24,14 @@ def many_rows(
         part.copy_(plain[:, first:last] @ values[:, first:last].T)
 
 
+def swiglu_rows(
+    x: torch.Tensor, gate: QuantWeight, up: QuantWeight, factor: float, counts: torch.Tensor, pdl: bool = False
+) -> torch.Tensor:
+    plain = in_order(x)
+    h = torch.nn.functional.silu(plain @ dequantize(gate).T) * (plain @ dequantize(up).T) * factor
+    return h[:, fragment_order(gate.num_rows).to(x.device)].half()
+
+
 def in_order(x: torch.Tensor) -> torch.Tensor:
     """f32, columns as the matrix has them."""
     plain = torch.empty(x.shape, device=x.device)
@@ -60,5 +68,6 @@ def expert_down(
 def emulate(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put the emulations where the kernels are called."""
     monkeypatch.setattr(projections, "many_rows", many_rows)
+    monkeypatch.setattr(projections.swiglu_rows, "swiglu_rows", swiglu_rows)
     monkeypatch.setattr(experts, "expert_gate_up", expert_gate_up)
     monkeypatch.setattr(experts, "expert_down", expert_down)

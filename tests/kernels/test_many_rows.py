@@ -16,6 +16,7 @@ from kernels.reference.pack_halves import fragment_order
 from kernels.reference.pack_halves import pack_halves as reference_pack
 from kernels.reference.quant_gemv import dequantize_rows
 from kernels.reference.quant_weight import dequantize
+from kernels.swiglu_rows import cut, takes
 from tests.kernels.activations import poisoned_activation, random_activation, relative_error
 from tests.kernels.emulated import emulate
 from tests.kernels.random_weights import random_weight
@@ -93,11 +94,13 @@ def _normed_rows(num_tokens: int, num_cols: int) -> NormedRows:
     return NormedRows(plain[:, fragment_order(num_cols)].half(), plain)
 
 
-def test_dense_layer_between_packed_rows() -> None:
+@pytest.mark.parametrize("up_kind", [QuantFormat.Q4_K, QuantFormat.Q5_K])  # of one format both are one launch
+def test_dense_layer_between_packed_rows(up_kind: QuantFormat) -> None:
     x = _normed_rows(16, 512)
-    gate, up = (random_weight(256, 512, QuantFormat.Q4_K, seed=seed) for seed in (1, 2))
+    gate, up = random_weight(256, 512, QuantFormat.Q4_K, seed=1), random_weight(256, 512, up_kind, seed=2)
     down = random_weight(96, 256, QuantFormat.Q6_K)
-    parts = projections.feed_forward_parts(x, (gate, up, down), 2.0**-4, pdl=False)
+    assert takes(gate, up, 16) == (up_kind == QuantFormat.Q4_K)
+    parts = projections.feed_forward_parts(x, (gate, up, down), 2.0**-4, torch.zeros(8), pdl=False)
     h = torch.nn.functional.silu(x.plain @ dequantize(gate).T) * (x.plain @ dequantize(up).T)
     assert relative_error(parts.sum(0), h @ dequantize(down).T) < 2e-3
 
@@ -126,3 +129,13 @@ def test_parts_leave_no_few_programs_for_a_round_of_their_own() -> None:
     assert not fits(random_weight(64, 256, QuantFormat.BF16), 16)
     assert not fits(random_weight(64, 256, QuantFormat.Q4_K), 24)
     assert all(fits(random_weight(64, 256, kind), 16) for kind in FORMATS)
+
+
+def test_tiles_beyond_full_rounds_are_cut() -> None:
+    """(whole tiles, parts of the others), as they were fastest on an H200."""
+    assert cut(QuantFormat.Q4_K, 17408, 5120, 64) == (528, 8)
+    assert cut(QuantFormat.Q4_K, 17408, 5120, 128) == (396, 2)
+    assert cut(QuantFormat.Q4_K, 17408, 5120, 16) == (544, 1)
+    assert cut(QuantFormat.Q4_K, 12288, 4096, 64) == (384, 1)
+    assert cut(QuantFormat.Q8_0, 16896, 5120, 64) == (528, 1)
+    assert not takes(random_weight(96, 256, QuantFormat.Q4_K), random_weight(96, 256, QuantFormat.Q4_K), 16)

@@ -14,6 +14,7 @@ from torch import Tensor
 from kernels.normed_rows import NormedRows, add_parts_normed, combine_experts_normed
 from kernels.projections import FEW, Rows, feed_forward_parts, normed_parts, project_normed, takes_normed
 from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
+from kernels.swiglu_rows import tile_counts
 from sparkinfer.model.cuda.decode import DecodeStep, Following, Workspace
 from sparkinfer.model.cuda.experts import choose, have_kernels, products
 from sparkinfer.model.cuda.weights import DecodeLayer, DecodeWeights, DenseFFN, ExpertFFN
@@ -59,6 +60,8 @@ class WideDecodeStep(DecodeStep):
     ) -> None:
         super().__init__(weights, num_seqs, device, pdl, workspace)
         self._normed = NormedRows.empty(num_seqs, weights.hidden_size, device)
+        seconds = (_feed_forward(layer.ffn)[1] for layer in weights.layers)
+        self._counts = tile_counts(max((down.num_cols for second in seconds for down in second), default=0), device)
         self._side: torch.cuda.Stream | None = None
         if device.type == "cuda":
             self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it unannotated
@@ -86,14 +89,14 @@ class WideDecodeStep(DecodeStep):
         if ffn.shared is None:
             return None
         if self._side is None:
-            return feed_forward_parts(self._normed, ffn.shared, ffn.shared_factor, self.pdl)
+            return feed_forward_parts(self._normed, ffn.shared, ffn.shared_factor, self._counts, self.pdl)
         self._side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._side):
-            return feed_forward_parts(self._normed, ffn.shared, ffn.shared_factor, self.pdl)
+            return feed_forward_parts(self._normed, ffn.shared, ffn.shared_factor, self._counts, self.pdl)
 
     def _dense(self, ffn: DenseFFN, following: Following, post_norm_weight: Tensor | None) -> None:
         assert post_norm_weight is None
-        parts = feed_forward_parts(self._normed, (ffn.gate, ffn.up, ffn.down), ffn.half_factor, self.pdl)
+        parts = feed_forward_parts(self._normed, (ffn.gate, ffn.up, ffn.down), ffn.half_factor, self._counts, self.pdl)
         self._add_parts(parts, following)
 
     def _add_parts(self, parts: Tensor | None, following: Following) -> None:
