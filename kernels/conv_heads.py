@@ -1,6 +1,6 @@
 """Prompts' chunks through a delta-net layer's causal convolution of four taps, SiLU and the norms of q and k.
 
-y[t] = silu(sum_k taps[:, k] x[t - 3 + k]); q and k then have length one per head, q times d^-1/2. Inputs before a chunk
+y[t] = silu(sum_k taps[k] x[t - 3 + k]); q and k then have length one per head, q times d^-1/2. Inputs before a chunk
 come from the ring that decode steps keep, which `move_rings` moves on afterwards.
 Bytes moved: x read (four times through the caches), y written. Accumulation: f32.
 Reference:   kernels/reference/conv_heads.py
@@ -46,7 +46,7 @@ def _conv_heads_kernel(
             column = (start + at + TAPS) % TAPS
             old = tl.load(ring_ptr + (slot * TAPS + column) * C + channel,
                           mask=(at < 0) & (start + at >= 0) & (channel >= 0), other=0.0)
-            total += (new + old) * tl.load(taps_ptr + own * TAPS + TAPS - 1 - back)[None, :]
+            total += (new + old) * tl.load(taps_ptr + (TAPS - 1 - back) * C + own)[None, :]
         y = total / (1.0 + tl.exp(-total))
         if head < 2 * HK:
             factor = tl.rsqrt(tl.sum(y * y, axis=1) + EPS)
@@ -80,7 +80,7 @@ def conv_heads(x: Tensor, taps: Tensor, ring: Tensor, spans: Spans, num_k_heads:
     """Convolve, apply SiLU, normalise; the rings move on.
 
     x:     [num_tokens, channels] f32, rows at any stride
-    taps:  [channels, 4] f32
+    taps:  [4, channels] f32
     ring:  [num_slots, 4, channels] f32, the input of position p in column p % 4; the sequences' slots change
     out:   [num_tokens, heads, d] f16, heads * d = channels: num_k_heads of q, as many of k, the rest v; written
     """

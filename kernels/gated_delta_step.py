@@ -31,7 +31,7 @@ CONV_KERNEL = 4  # taps; the ring holds as many columns, so that the step writes
 class DeltaNetWeights:
     """The small tensors of one layer, f32.
 
-    conv:     [channels, 4], channels = 2 * num_k_heads * head_dim + num_v_heads * head_dim in the order q | k | v
+    conv:     [4, channels], channels = 2 * num_k_heads * head_dim + num_v_heads * head_dim in the order q | k | v
     a:        [num_v_heads], the negative decay coefficient
     dt_bias:  [num_v_heads]
     norm:     [head_dim]
@@ -48,10 +48,10 @@ class DeltaNetWeights:
 def _ring(ring_ptr, conv_ptr, channel, position, C: tl.constexpr):
     """(the last three inputs of `channel`, any shape, newest first; the four taps that they and the next one meet)."""
     columns = ()
-    taps = (tl.load(conv_ptr + channel * 4 + 3),)
+    taps = (tl.load(conv_ptr + 3 * C + channel),)
     for back in tl.static_range(1, 4):
         columns = columns + (tl.load(ring_ptr + (position + 4 - back) % 4 * C + channel),)
-        taps = taps + (tl.load(conv_ptr + channel * 4 + 3 - back),)
+        taps = taps + (tl.load(conv_ptr + (3 - back) * C + channel),)
     return columns, taps
 
 

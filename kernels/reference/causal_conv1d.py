@@ -62,12 +62,12 @@ def causal_conv1d(
 
 
 def causal_conv_silu(x: Tensor, taps: Tensor, ring: Tensor, start: int) -> Tensor:
-    """kernels/causal_conv_silu.py in plain torch; its arguments and results."""
-    num_taps = taps.shape[1]
+    """`causal_conv1d` of one sequence, on the ring that decode steps keep; taps: [num_taps, channels]."""
+    num_taps = taps.shape[0]
     rows = torch.cat((torch.roll(ring, -(start % num_taps), 0)[1:], x))
-    out = x * taps[:, -1]
+    out = x * taps[-1]
     for tap in range(num_taps - 1):
-        out.addcmul_(rows[tap : tap + x.shape[0]], taps[:, tap])
+        out.addcmul_(rows[tap : tap + x.shape[0]], taps[tap])
     for position in range(max(start, start + x.shape[0] - num_taps), start + x.shape[0]):
         ring[position % num_taps] = x[position - start]
     return F.silu(out)

@@ -16,11 +16,11 @@ def gated_delta_step(
     """[num_seqs, num_v_heads * head_dim] f32; `conv_ring` and `state` changed in place as the kernel changes them."""
     num_seqs = projected.shape[0]
     _, num_v_heads, head_dim, _ = state.shape
-    channels = conv.shape[0]
+    channels = conv.shape[1]
     mixed, z, alpha, beta = projected.split((channels, num_v_heads * head_dim, num_v_heads, num_v_heads), dim=-1)
-    total = mixed * conv[:, 3]
+    total = mixed * conv[3]
     for back in range(1, 4):
-        total = total + conv_ring[state_slots, (positions - back) % 4] * conv[:, 3 - back]
+        total = total + conv_ring[state_slots, (positions - back) % 4] * conv[3 - back]
     conv_ring[state_slots, positions % 4] = mixed
     q, k, v = F.silu(total).split((num_k_heads * head_dim, num_k_heads * head_dim, num_v_heads * head_dim), dim=-1)
     repeat = num_v_heads // num_k_heads

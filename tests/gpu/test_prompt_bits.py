@@ -69,7 +69,7 @@ def test_delta_net() -> None:
     torch.manual_seed(0)
     num_k_heads, num_v_heads, d = 2, 4, 128
     heads = 2 * num_k_heads + num_v_heads
-    x, taps = torch.randn(NUM_TOKENS, heads * d, device="cuda"), torch.randn(heads * d, 4, device="cuda")
+    x, taps = torch.randn(NUM_TOKENS, heads * d, device="cuda"), torch.randn(4, heads * d, device="cuda")
     gates = torch.randn(NUM_TOKENS, 2 * num_v_heads, device="cuda")
     a, dt_bias = -torch.rand(num_v_heads, device="cuda"), torch.randn(num_v_heads, device="cuda")
     tables = torch.zeros(1, 1, dtype=torch.int32, device="cuda")

@@ -25,7 +25,7 @@ def launch_prompt_kernels() -> None:
     paged_prefill(half.view(-1, HEADS, D).bfloat16(), projected, kv, None, spans, shape, 16, 24, 0.1, half)
     small, scales = torch.zeros(64, 1, D, dtype=torch.int8), torch.zeros(64, 1).half()
     paged_prefill(half.view(-1, HEADS, D), projected, (small, small), (scales, scales), spans, shape, 16, 0, 0.1, half)
-    conv_heads(wide, torch.zeros(6 * D, 4), torch.zeros(2, 4, 6 * D), spans, 1, wide.view(-1, 6, D).half())
+    conv_heads(wide, torch.zeros(4, 6 * D), torch.zeros(2, 4, 6 * D), spans, 1, wide.view(-1, 6, D).half())
     gates = torch.zeros(NUM_TOKENS, HEADS)
     inputs = DeltaRuleInputs(wide.view(-1, 6, D).half(), gates, gates, gates[0], gates[0], 1)
     terms = ChunkTerms.empty(inputs, 2)

@@ -117,7 +117,7 @@ def _mixer(maker: _Maker, shape: ModelShape, index: int) -> AttentionLayer | Del
     channels = (2 * shape.k_heads + shape.v_heads) * shape.d
     inner = shape.v_heads * shape.d
     parts = [(channels, more), (inner, shape.projection), (2 * shape.v_heads, shape.alpha_beta)]
-    small = DeltaNetWeights(torch.randn(channels, 4, device=maker.device) * 0.3, -maker.vector(shape.v_heads),
+    small = DeltaNetWeights(torch.randn(4, channels, device=maker.device) * 0.3, -maker.vector(shape.v_heads),
                             maker.vector(shape.v_heads), maker.vector(shape.d), shape.k_heads)
     return DeltaNetLayer(_joined(maker, shape.hidden, parts), small, maker.weight(shape.hidden, inner,
                                                                                   shape.projection))

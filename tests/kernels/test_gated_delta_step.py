@@ -42,7 +42,7 @@ class Layer:
     def random(cls, num_k_heads: int, num_v_heads: int) -> Layer:
         """Slots as sequences of some length leave them that hold no update."""
         channels = (2 * num_k_heads + num_v_heads) * DIM
-        weights = DeltaNetWeights(torch.randn(channels, 4), -torch.rand(num_v_heads), torch.randn(num_v_heads),
+        weights = DeltaNetWeights(torch.randn(4, channels), -torch.rand(num_v_heads), torch.randn(num_v_heads),
                                   torch.rand(DIM) + 0.5, num_k_heads)
         ring, state = torch.randn(NUM_SLOTS, 4, channels), torch.randn(NUM_SLOTS, num_v_heads, DIM, DIM)
         held = torch.full((NUM_SLOTS, num_k_heads + num_v_heads, HELD, DIM), torch.nan)

@@ -79,7 +79,7 @@ def test_convolution(parts: Parts) -> None:
     torch.manual_seed(0)
     spans, num_tokens = make_spans(parts), sum(count for _, _, count in parts)
     x = torch.randn(num_tokens, 150, device=DEVICE)[:, :128]
-    taps, ring = torch.randn(128, 4, device=DEVICE), torch.randn(6, 4, 128, device=DEVICE)
+    taps, ring = torch.randn(4, 128, device=DEVICE), torch.randn(6, 4, 128, device=DEVICE)
     rings = ring.clone(), ring.clone()
     out, expected = (poisoned(num_tokens, 8, 16) for _ in range(2))
     conv_heads(x, taps, rings[0], spans, 2, out)

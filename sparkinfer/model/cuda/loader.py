@@ -140,7 +140,7 @@ class _LayerLoader:
         if len(projections) > MAX_JOINED:
             projections = joined([*parts, *(self._as_f32(name) for name in ("ssm_alpha.weight", "ssm_beta.weight"))])
         weights = DeltaNetWeights(
-            conv=self._values("ssm_conv1d.weight"), a=self._values("ssm_a").flatten(),
+            conv=self._values("ssm_conv1d.weight").T.contiguous(), a=self._values("ssm_a").flatten(),
             dt_bias=self._values("ssm_dt.bias"), norm=self._values("ssm_norm.weight"),
             num_k_heads=self._hparams.ssm_group_count,
         )

@@ -154,7 +154,7 @@ class Prefill:
         assert state is not None
         assert held is not None
         num_heads, d = state.shape[1], state.shape[2]
-        channels, width = small.conv.shape[0], num_heads * d
+        channels, width = small.conv.shape[1], num_heads * d
         projected = self._products.product(hidden, layer.projections)
         mixed, z, alpha, beta = torch.split(projected, [channels, width, num_heads, num_heads], dim=1)
         heads = self._half(num_tokens, channels).view(num_tokens, -1, d)
