@@ -45,7 +45,7 @@ class DeltaNetWeights:
 
 
 @triton.jit
-def _ring(ring_ptr, conv_ptr, channel, position, C: tl.constexpr):
+def ring_and_taps(ring_ptr, conv_ptr, channel, position, C: tl.constexpr):
     """(the last three inputs of `channel`, any shape, newest first; the four taps that they and the next one meet)."""
     columns = ()
     taps = (tl.load(conv_ptr + 3 * C + channel),)
@@ -56,7 +56,7 @@ def _ring(ring_ptr, conv_ptr, channel, position, C: tl.constexpr):
 
 
 @triton.jit
-def _past(columns, taps, zero):
+def past(columns, taps, zero):
     """(the convolution without its last tap, the last tap's weight)."""
     total = (columns[0] + zero) * (taps[1] + zero)
     for back in tl.static_range(2, 4):
@@ -65,7 +65,7 @@ def _past(columns, taps, zero):
 
 
 @triton.jit
-def _silu(x):
+def silu(x):
     return x / (1.0 + tl.exp(-x))
 
 
@@ -94,14 +94,14 @@ def _gated_delta_step_kernel(
     pair = tl.arange(0, 2)[:, None]
     qk_channel = (pair * NK + head % NK) * D + rows[None, :]  # one tile: the compiler would repeat loads of two vectors
     v_channel = (2 * NK + head) * D + columns
-    qk_ring, qk_taps = _ring(ring_ptr, conv_ptr, qk_channel, position, C)
-    v_ring, v_taps = _ring(ring_ptr, conv_ptr, v_channel, position, C)
+    qk_ring, qk_taps = ring_and_taps(ring_ptr, conv_ptr, qk_channel, position, C)
+    v_ring, v_taps = ring_and_taps(ring_ptr, conv_ptr, v_channel, position, C)
     a = tl.load(a_ptr + head)
     dt = tl.load(dt_ptr + head)
     norm = tl.load(norm_ptr + columns)
     zero = zero_behind_loads(NATIVE)
-    qk_past, qk_tap = _past(qk_ring, qk_taps, zero)
-    v_past, v_tap = _past(v_ring, v_taps, zero)
+    qk_past, qk_tap = past(qk_ring, qk_taps, zero)
+    v_past, v_tap = past(v_ring, v_taps, zero)
     i = tl.arange(0, HELD)
     keys_ptr = held_ptr + (slot * (NK + NV) + head % NK) * HELD * D
     own_ptr = held_ptr + (slot * (NK + NV) + NK + head) * HELD * D + part * BLOCK_V
@@ -128,11 +128,11 @@ def _gated_delta_step_kernel(
     softplus = tl.where(alpha > 20.0, alpha, tl.log(1.0 + tl.exp(tl.minimum(alpha, 20.0))))
     total = last + a * softplus
     decay = tl.exp(total)
-    qk = _silu(qk_past + qk_tap * qk_new)
+    qk = silu(qk_past + qk_tap * qk_new)
     qk = qk * tl.rsqrt(tl.sum(qk * qk, axis=1) + 1e-6)[:, None]
     q = tl.sum(tl.where(pair == 0, qk, 0.0), axis=0) * (D**-0.5)
     k = tl.sum(tl.where(pair == 1, qk, 0.0), axis=0)
-    v = _silu(v_past + v_tap * v_new)
+    v = silu(v_past + v_tap * v_new)
     share = tl.where(i < count, tl.exp(total - logs), 0.0)
     errors = tl.where((i < count)[:, None], errors, 0.0)
     # Rows that hold no update may hold anything.
@@ -157,7 +157,7 @@ def _gated_delta_step_kernel(
     ym_ptr += m * (COLS // 16)
     squares = tl.sum(tl.reshape(out * out, (BLOCKS, 16)), axis=1)
     tl.store(ss_ptr + m * (COLS // 16) + block + tl.arange(0, BLOCKS), squares)
-    quantize_blocks(out * norm * _silu(z), block, v_ptr, ys_ptr, ym_ptr, COLS, BLOCKS)
+    quantize_blocks(out * norm * silu(z), block, v_ptr, ys_ptr, ym_ptr, COLS, BLOCKS)
 
 
 def gated_delta_step(

@@ -18,8 +18,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.behind_loads import zero_behind_loads
 from kernels.launch import has_dp4a
-
-F16_MAX = tl.constexpr(65504.0)
+from kernels.pack_halves import F16_MAX, packed_place
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +44,8 @@ def _finish(y, offs, inside, w_ptr, eps, residual_ptr, packed_ptr, plain_ptr, N:
     norm = tl.load(w_ptr + offs, mask=inside, other=0.0)
     normed = y * norm * tl.rsqrt(tl.sum(y * y, axis=0) / N + eps)
     tl.store(plain_ptr + offs, normed, mask=inside)
-    place = offs // 128 * 128 + offs // 4 % 4 * 32 + offs // 16 % 2 * 16 + offs // 2 % 2 * 8
-    place += offs // 32 % 4 * 2 + offs % 2
     half = tl.minimum(tl.maximum(normed, -F16_MAX), F16_MAX).to(tl.float16)
-    tl.store(packed_ptr + place, half, mask=inside)
+    tl.store(packed_ptr + packed_place(offs), half, mask=inside)
 
 
 @triton.jit

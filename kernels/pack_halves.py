@@ -18,6 +18,13 @@ F16_MAX = tl.constexpr(65504.0)
 
 
 @triton.jit
+def packed_place(column):
+    """Where a column lies in a row that `many_rows` reads."""
+    place = column // 128 * 128 + column // 4 % 4 * 32 + column // 16 % 2 * 16 + column // 2 % 2 * 8
+    return place + column // 32 % 4 * 2 + column % 2
+
+
+@triton.jit
 def _pack_halves_kernel(
     v_ptr, s_ptr, ss_ptr, y_ptr, eps, COLS: tl.constexpr, SPAN: tl.constexpr, IN_ORDER: tl.constexpr,
     BLOCK: tl.constexpr, PDL: tl.constexpr,

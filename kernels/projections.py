@@ -56,7 +56,7 @@ class Rows:
             return plain_rows.plain_rows(x.plain, weight, x.square_sums if span else None, eps, pdl)
         if weight.format in HALVES:
             return _half_product(self.form(HALVES[weight.format]), weight.quants)[None]
-        return _many_parts(self.form(None), weight, self._arguments[3])
+        return product_parts(self.form(None), weight, self._arguments[3])
 
 
 def project(
@@ -115,7 +115,7 @@ def normed_parts(x: NormedRows, weight: QuantWeight, pdl: bool) -> Tensor:
     """[num_splits, num_tokens, num_rows] f32, still to be added up."""
     if weight.format == QuantFormat.F32:
         return plain_rows.plain_rows(x.plain, weight, pdl=pdl)
-    return _many_parts(x.packed, weight, pdl)
+    return product_parts(x.packed, weight, pdl)
 
 
 def project_normed(x: NormedRows, weights: Sequence[QuantWeight], out: Tensor, pdl: bool) -> None:
@@ -144,10 +144,11 @@ def feed_forward_parts(
         h = swiglu_rows.swiglu_rows(x.packed, gate, up, factor, counts, pdl)
     else:
         h = add_parts_swiglu_packed(normed_parts(x, gate, pdl), normed_parts(x, up, pdl), factor, pdl)
-    return _many_parts(h, down, pdl, factor)
+    return product_parts(h, down, pdl, factor)
 
 
-def _many_parts(packed: Tensor, weight: QuantWeight, pdl: bool, x_factor: float = 1.0) -> Tensor:
+def product_parts(packed: Tensor, weight: QuantWeight, pdl: bool, x_factor: float = 1.0) -> Tensor:
+    """[num_splits, num_tokens, num_rows] f32, still to be added up, of rows that `many_rows` takes."""
     shape = (num_splits(weight, packed.shape[0]), packed.shape[0], weight.num_rows)
     parts = torch.empty(shape, dtype=torch.float32, device=packed.device)
     many_rows(packed, weight, parts, pdl, x_factor)

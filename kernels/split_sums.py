@@ -15,6 +15,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from kernels.activation import emit_blocks, quantize_blocks
 from kernels.behind_loads import zero_behind_loads
 from kernels.launch import has_dp4a
+from kernels.pack_halves import packed_place
 from kernels.quant_format import QuantActivation
 
 BLOCK = 256  # columns a program finishes
@@ -104,9 +105,7 @@ def _swiglu_packed_kernel(
         gate += gates[split]
         up += ups[split]
     h = gate / (1.0 + tl.exp(-gate)) * up * factor
-    place = column // 128 * 128 + column // 4 % 4 * 32 + column // 16 % 2 * 16 + column // 2 % 2 * 8
-    place += column // 32 % 4 * 2 + column % 2
-    tl.store(y_ptr + m * FFN + place, h.to(tl.float16), mask=inside)
+    tl.store(y_ptr + m * FFN + packed_place(column), h.to(tl.float16), mask=inside)
 
 
 def _options(pdl: bool) -> dict[str, object]:

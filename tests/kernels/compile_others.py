@@ -12,10 +12,13 @@ from triton.experimental.gluon._runtime import GluonASTSource
 from triton.runtime.jit import mangle_type
 
 from kernels.combine_experts import combine_experts
+from kernels.delta_rows import ProjectedParts, row_width
 from kernels.draw_tokens import DrawFilters, draw_tokens
 from kernels.expert_rows import STAGES as EXPERT_STAGES
 from kernels.expert_rows import _expert_rows_kernel
 from kernels.fp8_products import gate_up_rows, quantize_rows, quantize_weights
+from kernels.gated_delta_step import DeltaNetWeights
+from kernels.held_updates import HELD
 from kernels.many_rows import FORMATS, _many_rows_kernel, bulk_copies, pairs
 from kernels.mask_logits import mask_logits
 from kernels.normed_rows import NormedRows, add_parts_normed, combine_experts_normed
@@ -34,6 +37,7 @@ from kernels.split_sums import add_parts, add_parts_residual, add_parts_swiglu, 
 from kernels.streamed_products import STAGES as RING_STAGES
 from kernels.streamed_products import WARPS, _streamed_residual_kernel, _streamed_swiglu_kernel
 from kernels.swiglu_rows import _swiglu_rows_kernel
+from kernels.wide_delta_step import wide_delta_step
 from tests.kernels.activations import poisoned_activation
 from tests.kernels.offline_compile import AMD, NVIDIA, Recorder
 from tests.kernels.random_weights import random_weight
@@ -158,6 +162,22 @@ def around_experts() -> None:
     add_parts_swiglu_packed(parts, parts, 0.5)
 
 
+def wide_delta_steps() -> None:
+    """Of real width, in two launches."""
+    num_k_heads, num_v_heads, dim = 1, 2, 128
+    heads, channels = num_k_heads + num_v_heads, (2 * num_k_heads + num_v_heads) * dim
+    values = torch.zeros(num_v_heads)
+    weights = DeltaNetWeights(torch.zeros(4, channels), values, values, torch.zeros(dim), num_k_heads)
+    widths = (channels, num_v_heads * dim, num_v_heads, num_v_heads)
+    projected = ProjectedParts(*(torch.zeros(2, 16, width) for width in widths))
+    ids = torch.arange(16)
+    wide_delta_step(
+        projected, weights, torch.zeros(16, 4, channels), torch.zeros(16, num_v_heads, dim, dim),
+        torch.zeros(16, heads, HELD, dim), ids, ids, torch.zeros(16, heads, row_width(dim)),
+        torch.zeros(16, num_v_heads * dim).half(), 1e-6,
+    )
+
+
 def e4m3_operands() -> None:
     for kind in (QuantFormat.F16, QuantFormat.Q8_0, QuantFormat.Q4_K, QuantFormat.Q6_K):
         quantize_weights([random_weight(144, 1280, kind)])
@@ -171,6 +191,7 @@ def compile_all(name: str) -> int:
     num_gluon = sum(make(recorder.target) for make in in_gluon)
     recorder.record(draws)
     recorder.record(around_experts)
+    recorder.record(wide_delta_steps)
     if name in NVIDIA and recorder.target.arch >= 89:
         recorder.record(e4m3_operands)
     if name in ("sm_80", "sm_90", "gfx942"):  # formats differ no further between cards

@@ -3,92 +3,15 @@ they lack are what the reference keeps, whatever steps and prompts have taken tu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
-from kernels.delta_rule_chunks import ChunkTerms, DeltaRuleInputs, delta_rule_chunks
-from kernels.delta_rule_walk import delta_rule_walk
-from kernels.gated_delta_step import DeltaNetWeights, gated_delta_step
 from kernels.held_updates import HELD
-from kernels.reference import delta_rule_chunks as chunks_reference
-from kernels.reference import gated_delta_step as reference
-from kernels.reference.held_updates import settled
-from kernels.reference.quant_gemv import dequantize_rows, quantize_rows
-from kernels.spans import Spans, pack_spans
-from tests.kernels.activations import poisoned_activation, relative_error
+from tests.kernels.delta_layer import NUM_SLOTS, Layer
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")  # interpreter's loop bounds
-EPS = 1e-6
-NUM_SLOTS, DIM = 4, 64
-
-
-@dataclass
-class Layer:
-    """A layer's weights and, twice, what its slots keep: for the kernels and for the references."""
-
-    weights: DeltaNetWeights
-    ring: Tensor
-    state: Tensor
-    held: Tensor
-    expected_ring: Tensor
-    expected_state: Tensor
-
-    @classmethod
-    def random(cls, num_k_heads: int, num_v_heads: int) -> Layer:
-        """Slots as sequences of some length leave them that hold no update."""
-        channels = (2 * num_k_heads + num_v_heads) * DIM
-        weights = DeltaNetWeights(torch.randn(4, channels), -torch.rand(num_v_heads), torch.randn(num_v_heads),
-                                  torch.rand(DIM) + 0.5, num_k_heads)
-        ring, state = torch.randn(NUM_SLOTS, 4, channels), torch.randn(NUM_SLOTS, num_v_heads, DIM, DIM)
-        held = torch.full((NUM_SLOTS, num_k_heads + num_v_heads, HELD, DIM), torch.nan)
-        held[:, num_k_heads:, -1] = 0
-        return cls(weights, ring, state, held, ring.clone(), state.clone())
-
-    @property
-    def pools(self) -> list[Tensor]:
-        return [self.ring, self.state, self.held, self.expected_ring, self.expected_state]
-
-    def step(self, slots: Tensor, positions: Tensor) -> None:
-        """One token of each slot, compared."""
-        weights, num_v_heads = self.weights, self.state.shape[1]
-        num_seqs = len(slots)
-        projected = torch.randn(num_seqs, self.ring.shape[2] + num_v_heads * DIM + 2 * num_v_heads) * 3
-        out = poisoned_activation(num_seqs, num_v_heads * DIM)
-        gated_delta_step(projected, weights, self.ring, self.state, self.held, slots, positions, out)
-        expected = reference.gated_delta_step(
-            projected, weights.conv, weights.a, weights.dt_bias, weights.norm, weights.num_k_heads,
-            self.expected_ring, self.expected_state, slots, positions, EPS,
-        )
-        assert torch.equal(self.ring, self.expected_ring)
-        factor = torch.rsqrt(out.square_sums.reshape(num_seqs, num_v_heads, -1).sum(-1) / DIM + EPS)
-        actual = dequantize_rows(out) * factor.repeat_interleave(DIM, dim=1)
-        assert relative_error(actual, dequantize_rows(quantize_rows(expected))) < 2e-3
-
-    def prompt(self, slot: int, start: int, num_tokens: int) -> None:
-        """Some tokens of one slot, compared."""
-        num_v_heads, num_k_heads = self.state.shape[1], self.weights.num_k_heads
-        heads = torch.randn(num_tokens, 2 * num_k_heads + num_v_heads, DIM)
-        heads[:, : 2 * num_k_heads] /= heads[:, : 2 * num_k_heads].norm(dim=-1, keepdim=True)
-        alpha, beta = torch.randn(2, num_tokens, num_v_heads)
-        inputs = DeltaRuleInputs(heads.half(), alpha, beta, self.weights.a, self.weights.dt_bias, num_k_heads)
-        packed = pack_spans([(slot, start, num_tokens)], 1, num_tokens)
-        spans = Spans(*map(torch.from_numpy, packed), torch.zeros(1, 1, dtype=torch.int32))
-        out, expected = (torch.full((num_tokens, num_v_heads * DIM), torch.nan).half() for _ in range(2))
-        terms = ChunkTerms.empty(inputs, spans.chunks.shape[0])
-        delta_rule_chunks(inputs, spans, terms)
-        delta_rule_walk(inputs, terms, spans, self.state, self.held, out)
-        nothing = torch.zeros_like(self.held)
-        chunks_reference.delta_rule(inputs, spans, self.expected_state, nothing, expected)
-        assert relative_error(out.float(), expected.float()) < 5e-3
-        assert torch.equal(settled(self.state, self.held)[slot], self.state[slot])
-
-    def check_states(self, tolerance: float) -> None:
-        assert relative_error(settled(self.state, self.held), self.expected_state) < tolerance
 
 
 @pytest.mark.parametrize(("num_k_heads", "num_v_heads"), [(2, 4), (1, 4), (2, 2)])

@@ -54,6 +54,14 @@ class DecodeInputs:
     def num_seqs(self) -> int:
         return self.input_ids.shape[0]
 
+    def recurrent(self, index: int) -> tuple[Tensor, Tensor, Tensor]:
+        """(ring, state, held) of a layer that has them."""
+        ring, state, held = self.conv[index], self.state[index], self.held[index]
+        assert ring is not None
+        assert state is not None
+        assert held is not None
+        return ring, state, held
+
 
 @dataclass(frozen=True, slots=True)
 class Following:
@@ -132,16 +140,14 @@ class DecodeStep:
         others.append(Following(weights.output_norm, (weights.output,)))
         for index, (layer, following) in enumerate(zip(weights.layers, others, strict=True)):
             ffn_input = Following(layer.ffn_norm, layer.ffn.inputs)
-            group = 0
             if isinstance(layer.mixer, AttentionLayer):
                 mixed = self._attention(layer.mixer, index, inputs)
+                if layer.post_norms is None:
+                    self._add_product(mixed, layer.mixer.output, ffn_input, 0)
+                else:
+                    self._add_normed(mixed, layer.mixer.output, layer.post_norms[0], ffn_input)
             else:
-                mixed = self._delta_net(layer.mixer, index, inputs)
-                group = layer.mixer.small.norm.shape[0]
-            if layer.post_norms is None:
-                self._add_product(mixed, layer.mixer.output, ffn_input, group)
-            else:
-                self._add_normed(mixed, layer.mixer.output, layer.post_norms[0], ffn_input)
+                self._delta_net(layer.mixer, index, inputs, ffn_input)
             if isinstance(layer.ffn, ExpertFFN):
                 self._experts(layer.ffn, following)
             else:
@@ -180,17 +186,13 @@ class DecodeStep:
                      mixed, self.weights.eps, pdl=self.pdl, scale=layer.scale)
         return mixed
 
-    def _delta_net(self, layer: DeltaNetLayer, index: int, inputs: DecodeInputs) -> QuantActivation:
+    def _delta_net(self, layer: DeltaNetLayer, index: int, inputs: DecodeInputs, following: Following) -> None:
         projected = self._rows("delta_net", sum(w.num_rows for w in layer.projections))
         self._project(layer.projections, projected)
-        conv, state, held = inputs.conv[index], inputs.state[index], inputs.held[index]
-        assert conv is not None
-        assert state is not None
-        assert held is not None
         mixed = self._activation("delta_net", self._num_seqs, layer.output.num_cols)
-        gated_delta_step(projected, layer.small, conv, state, held, inputs.state_slots, inputs.positions, mixed,
+        gated_delta_step(projected, layer.small, *inputs.recurrent(index), inputs.state_slots, inputs.positions, mixed,
                          pdl=self.pdl)
-        return mixed
+        self._add_product(mixed, layer.output, following, layer.small.norm.shape[0])
 
     def _experts(self, ffn: ExpertFFN, following: Following) -> None:
         slots = ffn.top_k + (ffn.shared is not None)

@@ -130,7 +130,7 @@ class ExpertFFN:
 class DecodeLayer:
     """Norm weights are f32 [hidden]; ffn_norm precedes the feed-forward part.
 
-    post_norms: of what the mixer and the (dense) feed-forward part add to the residual stream, or None
+    post_norms: of what attention and the (dense) feed-forward part add to the residual stream, or None
     """
 
     attn_norm: Tensor

@@ -11,13 +11,23 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from kernels.delta_rows import ProjectedParts, row_width
 from kernels.normed_rows import NormedRows, add_parts_normed, combine_experts_normed
-from kernels.projections import FEW, Rows, feed_forward_parts, normed_parts, project_normed, takes_normed
+from kernels.projections import (
+    FEW,
+    Rows,
+    feed_forward_parts,
+    normed_parts,
+    product_parts,
+    project_normed,
+    takes_normed,
+)
 from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
 from kernels.swiglu_rows import tile_counts
-from sparkinfer.model.cuda.decode import DecodeStep, Following, Workspace
+from kernels.wide_delta_step import wide_delta_step
+from sparkinfer.model.cuda.decode import DecodeInputs, DecodeStep, Following, Workspace
 from sparkinfer.model.cuda.experts import choose, have_kernels, products
-from sparkinfer.model.cuda.weights import DecodeLayer, DecodeWeights, DenseFFN, ExpertFFN
+from sparkinfer.model.cuda.weights import DecodeLayer, DecodeWeights, DeltaNetLayer, DenseFFN, ExpertFFN
 
 
 def decode_step(
@@ -74,6 +84,18 @@ class WideDecodeStep(DecodeStep):
 
     def _add_product(self, x: QuantActivation, weight: QuantWeight, following: Following, group: int) -> None:
         self._add_parts(Rows(x, group, self.weights.eps, self.pdl).parts(weight), following)
+
+    def _delta_net(self, layer: DeltaNetLayer, index: int, inputs: DecodeInputs, following: Following) -> None:
+        ring, state, held = inputs.recurrent(index)
+        _, num_heads, _, head_dim = held.shape
+        num_v_heads = num_heads - layer.small.num_k_heads
+        products = [normed_parts(self._normed, weight, self.pdl) for weight in layer.projections]
+        projected = ProjectedParts.of(products, ring.shape[2], num_v_heads, head_dim)
+        rows = self._rows("delta_rows", num_heads * row_width(head_dim)).view(self._num_seqs, num_heads, -1)
+        mixed = self._plain("delta_net", layer.output.num_cols, torch.float16)
+        wide_delta_step(projected, layer.small, ring, state, held, inputs.state_slots, inputs.positions, rows, mixed,
+                        self.weights.eps, self.pdl)
+        self._add_parts(product_parts(mixed, layer.output, self.pdl), following)
 
     def _experts(self, ffn: ExpertFFN, following: Following) -> None:
         x, eps = self._normed, self.weights.eps
