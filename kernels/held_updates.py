@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 HELD = 4  # rows; one update less is held
-COLUMNS = 32  # of a head per program, in all kernels that know these updates
+COLUMNS = 32  # of a head per program, in `wide_delta_step` per warp
 
 
 @triton.jit

@@ -33,7 +33,7 @@ def test_a_step_of_full_width_layers(name: str, num_seqs: int) -> None:
 
 
 @pytest.mark.parametrize("num_seqs", [32, 64])
-@pytest.mark.parametrize("name", ["35B-A3B", "30B-A3B"])
+@pytest.mark.parametrize("name", ["35B-A3B", "27B", "30B-A3B"])
 def test_a_wide_step_of_full_width_layers(name: str, num_seqs: int) -> None:
     """Rows whose choice of experts a rounding decides among them: tests/kernels/step_agreement.py."""
     line = check(name, num_seqs, is_sm90(), num_layers=2)

@@ -17,8 +17,6 @@ from kernels.draw_tokens import DrawFilters, draw_tokens
 from kernels.expert_rows import STAGES as EXPERT_STAGES
 from kernels.expert_rows import _expert_rows_kernel
 from kernels.fp8_products import gate_up_rows, quantize_rows, quantize_weights
-from kernels.gated_delta_step import DeltaNetWeights
-from kernels.held_updates import HELD
 from kernels.many_rows import FORMATS, _many_rows_kernel, bulk_copies, pairs
 from kernels.mask_logits import mask_logits
 from kernels.normed_rows import NormedRows, add_parts_normed, combine_experts_normed
@@ -39,6 +37,7 @@ from kernels.streamed_products import WARPS, _streamed_residual_kernel, _streame
 from kernels.swiglu_rows import _swiglu_rows_kernel
 from kernels.wide_delta_step import wide_delta_step
 from tests.kernels.activations import poisoned_activation
+from tests.kernels.delta_layer import EPS, DeltaLayer
 from tests.kernels.offline_compile import AMD, NVIDIA, Recorder
 from tests.kernels.random_weights import random_weight
 
@@ -162,20 +161,18 @@ def around_experts() -> None:
     add_parts_swiglu_packed(parts, parts, 0.5)
 
 
-def wide_delta_steps() -> None:
-    """Of real width, in two launches."""
-    num_k_heads, num_v_heads, dim = 1, 2, 128
-    heads, channels = num_k_heads + num_v_heads, (2 * num_k_heads + num_v_heads) * dim
-    values = torch.zeros(num_v_heads)
-    weights = DeltaNetWeights(torch.zeros(4, channels), values, values, torch.zeros(dim), num_k_heads)
-    widths = (channels, num_v_heads * dim, num_v_heads, num_v_heads)
-    projected = ProjectedParts(*(torch.zeros(2, 16, width) for width in widths))
-    ids = torch.arange(16)
-    wide_delta_step(
-        projected, weights, torch.zeros(16, 4, channels), torch.zeros(16, num_v_heads, dim, dim),
-        torch.zeros(16, heads, HELD, dim), ids, ids, torch.zeros(16, heads, row_width(dim)),
-        torch.zeros(16, num_v_heads * dim).half(), 1e-6,
-    )
+def wide_delta_steps(pdl: bool) -> None:
+    """Heads of a real model, and the smallest."""
+    num_seqs = 16
+    for num_v_heads, head_dim, matrices in ((48, 128, [(2, 3), (2, 8)]), (16, 16, [(4, 1)])):
+        layer = DeltaLayer.random(16, num_v_heads, head_dim, 1)
+        parts = layer.random_parts(num_seqs, matrices)
+        projected = ProjectedParts.of(parts, layer.widths[0], num_v_heads, head_dim)
+        slots = torch.zeros(num_seqs, dtype=torch.int64)
+        rows = torch.empty(num_seqs, 16 + num_v_heads, row_width(head_dim))
+        out = torch.empty(num_seqs, layer.widths[1], dtype=torch.float16)
+        wide_delta_step(projected, layer.weights, layer.ring, layer.state, layer.held, slots, slots, rows, out, EPS,
+                        pdl)
 
 
 def e4m3_operands() -> None:
@@ -191,7 +188,7 @@ def compile_all(name: str) -> int:
     num_gluon = sum(make(recorder.target) for make in in_gluon)
     recorder.record(draws)
     recorder.record(around_experts)
-    recorder.record(wide_delta_steps)
+    recorder.record(lambda: wide_delta_steps(name in NVIDIA and recorder.target.arch >= 90))
     if name in NVIDIA and recorder.target.arch >= 89:
         recorder.record(e4m3_operands)
     if name in ("sm_80", "sm_90", "gfx942"):  # formats differ no further between cards

@@ -1,35 +1,32 @@
-"""A Gated DeltaNet layer with random weights and what its slots keep, for the kernels and again for the references."""
+"""A Gated DeltaNet layer with random weights and what its slots keep, for tests of the kernels of its decode steps."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
-from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from kernels.delta_rows import ProjectedParts, row_width
-from kernels.delta_rule_chunks import ChunkTerms, DeltaRuleInputs, delta_rule_chunks
-from kernels.delta_rule_walk import delta_rule_walk
 from kernels.gated_delta_step import DeltaNetWeights, gated_delta_step
 from kernels.held_updates import HELD
-from kernels.reference import delta_rule_chunks as chunks_reference
 from kernels.reference import gated_delta_step as reference
 from kernels.reference.held_updates import settled
+from kernels.reference.pack_halves import F16_MAX
 from kernels.reference.quant_gemv import dequantize_rows, quantize_rows
-from kernels.spans import Spans, pack_spans
 from kernels.wide_delta_step import wide_delta_step
 from tests.kernels.activations import poisoned_activation, relative_error
 from tests.kernels.emulated import in_order
+from tests.kernels.random_model import random_held
 
 EPS = 1e-6
-NUM_SLOTS = 4
 
 
 @dataclass
-class Layer:
-    """Weights, pools, and the references' pools."""
+class DeltaLayer:
+    """What the slots keep twice: for the kernels and for the references."""
 
     weights: DeltaNetWeights
     ring: Tensor
@@ -40,88 +37,87 @@ class Layer:
 
     @classmethod
     def random(
-        cls, num_k_heads: int, num_v_heads: int, dim: int = 64, num_slots: int = NUM_SLOTS, device: str = "cpu"
-    ) -> Layer:
+        cls, num_k_heads: int, num_v_heads: int, head_dim: int, num_slots: int, device: str = "cpu"
+    ) -> DeltaLayer:
         """Slots as sequences of some length leave them that hold no update."""
 
-        def normal(*shape: int) -> Tensor:
-            return torch.randn(*shape, device=device)
+        def normal(*size: int) -> Tensor:
+            return torch.randn(*size, device=device)
 
-        channels = (2 * num_k_heads + num_v_heads) * dim
-        small = -torch.rand(num_v_heads, device=device), normal(num_v_heads), torch.rand(dim, device=device) + 0.5
-        weights = DeltaNetWeights(normal(4, channels), *small, num_k_heads)
-        ring, state = normal(num_slots, 4, channels), normal(num_slots, num_v_heads, dim, dim)
-        held = torch.full((num_slots, num_k_heads + num_v_heads, HELD, dim), torch.nan, device=device)
+        channels = (2 * num_k_heads + num_v_heads) * head_dim
+        decays = -torch.rand(num_v_heads, device=device)
+        norm = torch.rand(head_dim, device=device) + 0.5
+        weights = DeltaNetWeights(normal(4, channels), decays, normal(num_v_heads), norm, num_k_heads)
+        ring, state = normal(num_slots, 4, channels), normal(num_slots, num_v_heads, head_dim, head_dim)
+        held = torch.full((num_slots, num_k_heads + num_v_heads, HELD, head_dim), torch.nan, device=device)
         held[:, num_k_heads:, -1] = 0
         return cls(weights, ring, state, held, ring.clone(), state.clone())
+
+    def hold_some(self) -> None:
+        """Any number of updates in each slot."""
+        self.held = random_held(self.state, self.weights.num_k_heads)
+        self.expected_state = settled(self.state, self.held)
+
+    @property
+    def num_v_heads(self) -> int:
+        return self.state.shape[1]
+
+    @property
+    def head_dim(self) -> int:
+        return self.state.shape[2]
+
+    @property
+    def widths(self) -> tuple[int, int, int, int]:
+        """Of q | k | v, z, alpha and beta."""
+        return self.ring.shape[2], self.num_v_heads * self.head_dim, self.num_v_heads, self.num_v_heads
 
     @property
     def pools(self) -> list[Tensor]:
         return [self.ring, self.state, self.held, self.expected_ring, self.expected_state]
 
-    @property
-    def _widths(self) -> list[int]:
-        """Of q | k | v, z, alpha, beta."""
-        num_v_heads, dim = self.state.shape[1:3]
-        return [self.ring.shape[2], num_v_heads * dim, num_v_heads, num_v_heads]
-
-    def step(self, slots: Tensor, positions: Tensor) -> None:
-        """One token of each slot, compared."""
-        num_v_heads, dim = self.state.shape[1:3]
-        num_seqs = len(slots)
-        projected = torch.randn(num_seqs, sum(self._widths)) * 3
-        out = poisoned_activation(num_seqs, num_v_heads * dim)
+    def step(self, slots: Tensor, positions: Tensor, projected: Tensor | None = None) -> None:
+        """One token of each slot by `gated_delta_step`, compared."""
+        if projected is None:
+            (projected,) = self.random_parts(len(slots), [(4, 1)])[0]
+        out = poisoned_activation(len(slots), self.widths[1], self.ring.device.type)
         gated_delta_step(projected, self.weights, self.ring, self.state, self.held, slots, positions, out)
-        expected = self._expected(projected, slots, positions)
-        factor = torch.rsqrt(out.square_sums.reshape(num_seqs, num_v_heads, -1).sum(-1) / dim + EPS)
-        actual = dequantize_rows(out) * factor.repeat_interleave(dim, dim=1)
+        expected = self.expect(projected, slots, positions)
+        squares = out.square_sums.reshape(len(slots), self.num_v_heads, -1).sum(-1)
+        factor = torch.rsqrt(squares / self.head_dim + EPS)
+        actual = dequantize_rows(out) * factor.repeat_interleave(self.head_dim, dim=1)
         assert relative_error(actual, dequantize_rows(quantize_rows(expected))) < 2e-3
 
-    def wide_step(self, slots: Tensor, positions: Tensor, cuts: tuple[tuple[int, int], ...], pdl: bool = False) -> None:
-        """The same by `wide_delta_step`. cuts: (how many of `_widths`, parts) of each of the layer's products."""
-        num_seqs, (num_v_heads, dim), device = len(slots), self.state.shape[1:3], self.state.device
-        bounds = [0, *accumulate(self._widths)]
-        products, first = [], 0
-        for count, num_parts in cuts:
-            width = bounds[first + count] - bounds[first]
-            padded = torch.full((num_parts, num_seqs, -(-width // 16) * 16), torch.nan, device=device)
-            padded[:, :, :width] = torch.randn(num_parts, num_seqs, width, device=device) * 3 * num_parts**-0.5
-            products.append(padded[:, :, :width])
+    def random_parts(self, num_seqs: int, matrices: Sequence[tuple[int, int]]) -> list[Tensor]:
+        """Products of a layer's input; matrices: (how many of `widths` it makes, parts) of each."""
+        found, first = [], 0
+        for count, splits in matrices:
+            width = sum(self.widths[first : first + count])
+            found.append(torch.randn(splits, num_seqs, width, device=self.ring.device) * 3 * splits**-0.5)
             first += count
-        rows = torch.full((num_seqs, self.held.shape[1], row_width(dim)), torch.nan, device=device)
-        out = torch.full((num_seqs, num_v_heads * dim), torch.nan, device=device).half()
-        wide_delta_step(ProjectedParts.of(products, self.ring.shape[2], num_v_heads, dim), self.weights, self.ring,
-                        self.state, self.held, slots, positions, rows, out, EPS, pdl)
-        projected = torch.cat([reduce(torch.add, product) for product in products], dim=1)  # in the kernel's order
-        expected = self._expected(projected, slots, positions)
-        assert relative_error(in_order(out), expected) < 1e-3  # f16
+        return found
 
-    def _expected(self, projected: Tensor, slots: Tensor, positions: Tensor) -> Tensor:
-        weights = self.weights
+    def wide_step(self, slots: Tensor, positions: Tensor, parts: list[Tensor], pdl: bool = False) -> Tensor:
+        """One token of each slot by `wide_delta_step`, compared; parts: of the layer's products. Returns the output."""
+        projected = ProjectedParts.of(parts, self.widths[0], self.num_v_heads, self.head_dim)
+        num_heads = self.weights.num_k_heads + self.num_v_heads
+        rows = torch.full((len(slots), num_heads, row_width(self.head_dim)), torch.nan, device=self.ring.device)
+        out = torch.full((len(slots), self.widths[1]), torch.nan, device=self.ring.device).half()
+        wide_delta_step(projected, self.weights, self.ring, self.state, self.held, slots, positions, rows, out, EPS,
+                        pdl)
+        expected = self.expect(torch.cat([functools.reduce(torch.add, x) for x in parts], dim=1), slots, positions)
+        actual = in_order(out)
+        assert relative_error(actual, expected.clamp(-F16_MAX, F16_MAX)) < 1e-3
+        return actual
+
+    def expect(self, projected: Tensor, slots: Tensor, positions: Tensor) -> Tensor:
+        """The reference's step; the kernel has taken its own."""
+        small = self.weights
         expected = reference.gated_delta_step(
-            projected, weights.conv, weights.a, weights.dt_bias, weights.norm, weights.num_k_heads,
-            self.expected_ring, self.expected_state, slots, positions, EPS,
+            projected, small.conv, small.a, small.dt_bias, small.norm, small.num_k_heads, self.expected_ring,
+            self.expected_state, slots, positions, EPS,
         )
         assert torch.equal(self.ring, self.expected_ring)
         return expected
-
-    def prompt(self, slot: int, start: int, num_tokens: int) -> None:
-        """Some tokens of one slot, compared."""
-        (num_v_heads, dim), num_k_heads = self.state.shape[1:3], self.weights.num_k_heads
-        heads = torch.randn(num_tokens, 2 * num_k_heads + num_v_heads, dim)
-        heads[:, : 2 * num_k_heads] /= heads[:, : 2 * num_k_heads].norm(dim=-1, keepdim=True)
-        alpha, beta = torch.randn(2, num_tokens, num_v_heads)
-        inputs = DeltaRuleInputs(heads.half(), alpha, beta, self.weights.a, self.weights.dt_bias, num_k_heads)
-        packed = pack_spans([(slot, start, num_tokens)], 1, num_tokens)
-        spans = Spans(*map(torch.from_numpy, packed), torch.zeros(1, 1, dtype=torch.int32))
-        out, expected = (torch.full((num_tokens, num_v_heads * dim), torch.nan).half() for _ in range(2))
-        terms = ChunkTerms.empty(inputs, spans.chunks.shape[0])
-        delta_rule_chunks(inputs, spans, terms)
-        delta_rule_walk(inputs, terms, spans, self.state, self.held, out)
-        nothing = torch.zeros_like(self.held)
-        chunks_reference.delta_rule(inputs, spans, self.expected_state, nothing, expected)
-        assert relative_error(out.float(), expected.float()) < 5e-3
-        assert torch.equal(settled(self.state, self.held)[slot], self.state[slot])
 
     def check_states(self, tolerance: float) -> None:
         assert relative_error(settled(self.state, self.held), self.expected_state) < tolerance

@@ -8,16 +8,46 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernels.delta_rule_chunks import ChunkTerms, DeltaRuleInputs, delta_rule_chunks
+from kernels.delta_rule_walk import delta_rule_walk
 from kernels.held_updates import HELD
-from tests.kernels.delta_layer import NUM_SLOTS, Layer
+from kernels.reference import delta_rule_chunks as chunks_reference
+from kernels.reference.held_updates import settled
+from kernels.spans import Spans, pack_spans
+from tests.kernels.activations import relative_error
+from tests.kernels.delta_layer import DeltaLayer
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")  # interpreter's loop bounds
+NUM_SLOTS, DIM = 4, 64
+
+
+def random_layer(num_k_heads: int, num_v_heads: int) -> DeltaLayer:
+    return DeltaLayer.random(num_k_heads, num_v_heads, DIM, NUM_SLOTS)
+
+
+def run_prompt(layer: DeltaLayer, slot: int, start: int, num_tokens: int) -> None:
+    """Some tokens of one slot, compared."""
+    num_v_heads, num_k_heads = layer.num_v_heads, layer.weights.num_k_heads
+    heads = torch.randn(num_tokens, 2 * num_k_heads + num_v_heads, DIM)
+    heads[:, : 2 * num_k_heads] /= heads[:, : 2 * num_k_heads].norm(dim=-1, keepdim=True)
+    alpha, beta = torch.randn(2, num_tokens, num_v_heads)
+    inputs = DeltaRuleInputs(heads.half(), alpha, beta, layer.weights.a, layer.weights.dt_bias, num_k_heads)
+    packed = pack_spans([(slot, start, num_tokens)], 1, num_tokens)
+    spans = Spans(*map(torch.from_numpy, packed), torch.zeros(1, 1, dtype=torch.int32))
+    out, expected = (torch.full((num_tokens, num_v_heads * DIM), torch.nan).half() for _ in range(2))
+    terms = ChunkTerms.empty(inputs, spans.chunks.shape[0])
+    delta_rule_chunks(inputs, spans, terms)
+    delta_rule_walk(inputs, terms, spans, layer.state, layer.held, out)
+    nothing = torch.zeros_like(layer.held)
+    chunks_reference.delta_rule(inputs, spans, layer.expected_state, nothing, expected)
+    assert relative_error(out.float(), expected.float()) < 5e-3
+    assert torch.equal(settled(layer.state, layer.held)[slot], layer.state[slot])
 
 
 @pytest.mark.parametrize(("num_k_heads", "num_v_heads"), [(2, 4), (1, 4), (2, 2)])
 def test_steps_follow_the_reference(num_k_heads: int, num_v_heads: int) -> None:
     torch.manual_seed(0)
-    layer = Layer.random(num_k_heads, num_v_heads)
+    layer = random_layer(num_k_heads, num_v_heads)
     slots, positions = torch.tensor([2, 0]), torch.tensor([0, 7])
     before = layer.state.clone()
     for index in range(HELD + 2):
@@ -32,11 +62,11 @@ def test_steps_follow_the_reference(num_k_heads: int, num_v_heads: int) -> None:
 def test_prompts_take_what_steps_held_back(num_steps: int, start: int) -> None:
     """All of it where the sequence goes on, none where one begins in its slot."""
     torch.manual_seed(num_steps)
-    layer = Layer.random(1, 2)
+    layer = random_layer(1, 2)
     slots = torch.tensor([3, 1])
     for index in range(num_steps):
         layer.step(slots, torch.tensor([index, index + 3]))
-    layer.prompt(1, start, 5)
+    run_prompt(layer, 1, start, 5)
     layer.check_states(5e-3)
     layer.step(slots, torch.tensor([num_steps, start + 5]))
     layer.check_states(5e-3)
@@ -44,8 +74,8 @@ def test_prompts_take_what_steps_held_back(num_steps: int, start: int) -> None:
 
 TURNS = st.lists(
     st.one_of(
-        st.tuples(st.just("steps"), st.lists(st.integers(0, NUM_SLOTS - 1), min_size=1, max_size=3, unique=True),
-                  st.integers(1, HELD)),
+        st.tuples(st.sampled_from(["steps", "wide steps"]),
+                  st.lists(st.integers(0, NUM_SLOTS - 1), min_size=1, max_size=3, unique=True), st.integers(1, HELD)),
         st.tuples(st.just("prompt"), st.integers(0, NUM_SLOTS - 1), st.sampled_from([1, 3, 65])),
         st.tuples(st.just("copy"), st.integers(0, NUM_SLOTS - 1), st.integers(0, NUM_SLOTS - 1)),
     ),
@@ -54,18 +84,21 @@ TURNS = st.lists(
 
 
 @given(turns=TURNS, seed=st.integers(0, 1000))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=16, deadline=None)
 def test_any_turns(turns: list[tuple], seed: int) -> None:  # type: ignore[type-arg]
-    """Steps of some slots, a prompt's tokens, a slot's contents taken elsewhere."""
+    """Steps of some slots by either kernel, a prompt's tokens, a slot's contents taken elsewhere."""
     torch.manual_seed(seed)
-    layer, positions = Layer.random(1, 2), torch.full((NUM_SLOTS,), 5)
+    layer, positions = random_layer(1, 2), torch.full((NUM_SLOTS,), 5)
     for kind, first, second in turns:
-        if kind == "steps":
+        if kind.endswith("steps"):
             for _ in range(second):
-                layer.step(torch.tensor(first), positions[first])
+                if kind == "steps":
+                    layer.step(torch.tensor(first), positions[first])
+                else:
+                    layer.wide_step(torch.tensor(first), positions[first], layer.random_parts(len(first), [(4, 2)]))
                 positions[first] += 1
         elif kind == "prompt":
-            layer.prompt(first, int(positions[first]), second)
+            run_prompt(layer, first, int(positions[first]), second)
             positions[first] += second
         else:
             for pool in (*layer.pools, positions):
