@@ -6,7 +6,7 @@ Lane (g, t) of a quad loads block t of a group of 128 columns of its rows g and 
 what the matrix instruction wants of it: the instruction's columns are not the matrix's columns in order, but x lies in
 the same order (`pack_halves`), and a sum does not care.
 
-column 32 t + 16 half + 4 word + 2 j + i of a group = position 32 word + 16 half + 8 j + 2 t + i
+column 32 t + 16 half + 4 word + 2 i + j of a group = position 32 word + 16 half + 8 j + 2 t + i
 
 Between loading and `fragment` stands `unpack_halves`. Knows formats' planes; no grid, no activations.
 Reference: kernels/reference/quant_weight.py

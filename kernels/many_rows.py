@@ -26,7 +26,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.fragments import fragment, from_row, load_quants, load_supers, tile_layout
 from kernels.quant_format import QuantFormat, QuantWeight
-from kernels.unpack_halves import WEIGHT_SCALE, unpack
+from kernels.unpack_halves import unpack
 
 GROUP = 128          # columns of a step
 ROWS = 64            # of W a program
@@ -55,11 +55,11 @@ def _fetch(x, buffer, bar, group, is_real, M: gl.constexpr, COLS: gl.constexpr, 
 
 @gluon.jit
 def _product(
-    FMT: gl.constexpr, tile, buffer, bar, phase, acc, is_real, ACC: gl.constexpr, LEFT: gl.constexpr,
+    FMT: gl.constexpr, tile, power, buffer, bar, phase, acc, is_real, ACC: gl.constexpr, LEFT: gl.constexpr,
     HAS_TMA: gl.constexpr,
 ):
     """acc and a group's product, of which the buffer may then be filled again; LEFT: copies that may be under way."""
-    low, high = unpack(FMT, tile)
+    low, high = unpack(FMT, tile, power)
     a = fragment(low, high, gl.DotOperandLayout(0, ACC, 2))
     b = buffer.permute((1, 0))
     if HAS_TMA:
@@ -85,10 +85,10 @@ def product_layout(num_tokens, has_wgmma):
 
 @gluon.jit
 def tile_products(
-    FMT: gl.constexpr, planes, row, apart, x, first, last, COLS: gl.constexpr, M: gl.constexpr, PAIRS: gl.constexpr,
-    HAS_WGMMA: gl.constexpr, PDL: gl.constexpr,
+    FMT: gl.constexpr, planes, row, apart, power, x, first, last, COLS: gl.constexpr, M: gl.constexpr,
+    PAIRS: gl.constexpr, HAS_WGMMA: gl.constexpr, PDL: gl.constexpr,
 ):
-    """64 rows of W times x, columns 256 * first to 256 * last: [64, M] f32, WEIGHT_SCALE times their size.
+    """64 rows of W times x, columns 256 * first to 256 * last: [64, M] f32, power * 2^-24 times their size.
 
     row, apart: as `load_quants` takes them
     x: a descriptor with wgmma, else a pointer. PAIRS: of buffers
@@ -127,13 +127,13 @@ def tile_products(
         even = load_quants(FMT, planes, row, 2 * following, COLS, apart)
         next_supers = load_supers(FMT, planes, row, following, COLS, apart)
         buffer, bar = evens.index(pair), even_bars.index(pair)
-        acc = _product(FMT, tile, buffer, bar, phase, acc, True, ACC, LEFT, HAS_WGMMA)
+        acc = _product(FMT, tile, power, buffer, bar, phase, acc, True, ACC, LEFT, HAS_WGMMA)
         _fetch(x, buffer, bar, 2 * ahead, ahead < last, M, COLS, HAS_WGMMA)
         tile = odd + (supers,)
         odd = load_quants(FMT, planes, row, gl.minimum(2 * following + 1, GROUPS - 1), COLS, apart)
         buffer, bar = odds.index(pair), odd_bars.index(pair)
         is_real = GROUPS % 2 == 0 or 2 * step + 1 < GROUPS
-        acc = _product(FMT, tile, buffer, bar, phase, acc, is_real, ACC, LEFT, HAS_WGMMA)
+        acc = _product(FMT, tile, power, buffer, bar, phase, acc, is_real, ACC, LEFT, HAS_WGMMA)
         _fetch(x, buffer, bar, 2 * ahead + 1, ahead < last, M, COLS, HAS_WGMMA)
         supers = next_supers
     if not HAS_WGMMA:
@@ -143,7 +143,7 @@ def tile_products(
 
 @gluon.jit
 def _many_rows_kernel(
-    q_ptr, h_ptr, s_ptr, d_ptr, num_rows, x, y_ptr, stride_y, stride_split, factor, FMT: gl.constexpr,
+    q_ptr, h_ptr, s_ptr, d_ptr, power, num_rows, x, y_ptr, stride_y, stride_split, factor, FMT: gl.constexpr,
     COLS: gl.constexpr, M: gl.constexpr, PAIRS: gl.constexpr, FEW: gl.constexpr, HAS_WGMMA: gl.constexpr,
     PDL: gl.constexpr,
 ):
@@ -161,7 +161,8 @@ def _many_rows_kernel(
     else:  # the last program begins early, and leaves out what is not its own
         first_row = gl.minimum(tile_row, num_rows - 64)
     planes = from_row(FMT, q_ptr, h_ptr, s_ptr, d_ptr, first_row.to(gl.int64), COLS)
-    acc = tile_products(FMT, planes, row, (None, None, None, None), x, first, last, COLS, M, PAIRS, HAS_WGMMA, PDL)
+    apart = (None, None, None, None)
+    acc = tile_products(FMT, planes, row, apart, power, x, first, last, COLS, M, PAIRS, HAS_WGMMA, PDL)
     out_row = first_row + gl.expand_dims(gl.arange(0, 64, gl.SliceLayout(1, ACC)), 1)
     token = gl.expand_dims(gl.arange(0, M, gl.SliceLayout(0, ACC)), 0)
     gl.store(y_ptr + split * stride_split + token * stride_y + out_row, acc * factor,
@@ -222,13 +223,18 @@ def many_rows(x: Tensor, weight: QuantWeight, out: Tensor, pdl: bool = False, x_
     splits, num_tokens, _ = out.shape
     is_bulk = has_wgmma(x)
     _many_rows_kernel[(triton.cdiv(weight.num_rows, ROWS), splits)](
-        weight.quants, weight.high, weight.scales, weight.supers, weight.num_rows, bulk_copies(x) if is_bulk else x,
-        out, out.stride(1), out.stride(0), 1.0 / (WEIGHT_SCALE * x_factor),
+        weight.quants, weight.high, weight.scales, weight.supers, 2.0**weight.exponent, weight.num_rows,
+        bulk_copies(x) if is_bulk else x, out, out.stride(1), out.stride(0), product_factor(weight.exponent) / x_factor,
         FMT=int(weight.format), COLS=weight.num_cols, M=num_tokens, PAIRS=pairs(num_tokens, is_bulk),
         FEW=weight.num_rows < ROWS, HAS_WGMMA=is_bulk, PDL=pdl, num_warps=4,
         maxnreg=registers(weight.format, num_tokens) if is_bulk else None,
         **({"launch_pdl": True} if pdl else {}),
     )
+
+
+def product_factor(exponent: int) -> float:
+    """What takes products of unpacked weights to their size."""
+    return 2.0 ** (24 - exponent)
 
 
 def bulk_copies(x: Tensor) -> TensorDescriptor:

@@ -20,8 +20,8 @@ F16_MAX = tl.constexpr(65504.0)
 @triton.jit
 def packed_place(column):
     """Where a column lies in a row that `many_rows` reads."""
-    place = column // 128 * 128 + column // 4 % 4 * 32 + column // 16 % 2 * 16 + column // 2 % 2 * 8
-    return place + column // 32 % 4 * 2 + column % 2
+    place = column // 128 * 128 + column // 4 % 4 * 32 + column // 16 % 2 * 16 + column % 2 * 8
+    return place + column // 32 % 4 * 2 + column // 2 % 2
 
 
 @triton.jit
@@ -42,7 +42,7 @@ def _pack_halves_kernel(
         within = position % 16
     else:
         t = position // 2 % 4
-        within = position // 32 % 4 * 4 + position // 8 % 2 * 2 + position % 2
+        within = position // 32 % 4 * 4 + position // 8 % 2 + position % 2 * 2
     place = half * (COLS // 32) + group * 4 + t
     inside = position < COLS
     high = tl.load(v_ptr + m * 2 * COLS + place * 16 + within, mask=inside, other=0)
@@ -67,7 +67,7 @@ def _pack_rows_kernel(x_ptr, y_ptr, COLS: tl.constexpr, BLOCK: tl.constexpr):
     m = tl.program_id(0).to(tl.int64)
     position = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     column = position // 128 * 128 + position // 2 % 4 * 32 + position // 16 % 2 * 16 + position // 32 % 4 * 4
-    column += position // 8 % 2 * 2 + position % 2
+    column += position // 8 % 2 + position % 2 * 2
     inside = position < COLS
     x = tl.load(x_ptr + m * COLS + column, mask=inside, other=0.0).to(tl.float32)
     x = tl.minimum(tl.maximum(x, -F16_MAX), F16_MAX)

@@ -61,6 +61,7 @@ class QuantWeight:
     supers:  [num_rows, num_cols / 256]: int32 f16 pair d | dmin (Q4_K, Q5_K), f16 d (Q6_K, IQ4_XS);
              [num_rows] f32 factor of the whole row (NVFP4); or a dummy
     A dummy is the quants plane again: kernels need an address, not its content.
+    exponent: of the power of two that takes the largest scale of a block, or about that, to the upper end of f16
     """
 
     format: QuantFormat
@@ -70,6 +71,7 @@ class QuantWeight:
     high: Tensor
     scales: Tensor
     supers: Tensor
+    exponent: int = 0
 
     @property
     def num_bytes(self) -> int:

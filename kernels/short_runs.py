@@ -31,18 +31,18 @@ def _load_step(FMT: gl.constexpr, planes, other, row, step, COLS: gl.constexpr, 
 
 
 @gluon.jit
-def _multiply(FMT: gl.constexpr, tile, buffer, acc, ACC: gl.constexpr):
-    low, high = unpack(FMT, tile)
+def _multiply(FMT: gl.constexpr, tile, power, buffer, acc, ACC: gl.constexpr):
+    low, high = unpack(FMT, tile, power)
     a = fragment(low, high, gl.DotOperandLayout(0, ACC, 2))
     return mma_v2(a, buffer.permute((1, 0)).load(gl.DotOperandLayout(1, ACC, 2)), acc)
 
 
 @gluon.jit
 def short_products(
-    planes, other, x_ptr, x_row, FMT: gl.constexpr, COLS: gl.constexpr, ACC: gl.constexpr, IS_PAIR: gl.constexpr,
+    planes, other, power, x_ptr, x_row, FMT: gl.constexpr, COLS: gl.constexpr, ACC: gl.constexpr, IS_PAIR: gl.constexpr,
     WAITS: gl.constexpr,
 ):
-    """Both matrices' 64 rows times the rows x_row [8, 1] of x, [64, 8] f32 each, SCALE times their size.
+    """Both matrices' 64 rows times the rows x_row [8, 1] of x, [64, 8] f32 each, power * 2^-24 times their size.
 
     WAITS: for the kernel ahead, which makes x
     """
@@ -69,9 +69,9 @@ def short_products(
         )
         for half in gl.static_range(2):
             buffer = buffers.index(2 * step + half)
-            acc = _multiply(FMT, tiles[half], buffer, acc, ACC)
+            acc = _multiply(FMT, tiles[half], power, buffer, acc, ACC)
             if IS_PAIR:
-                other_acc = _multiply(FMT, others[half], buffer, other_acc, ACC)
+                other_acc = _multiply(FMT, others[half], power, buffer, other_acc, ACC)
         tiles = next_tiles
         others = next_others
     return acc, other_acc

@@ -31,13 +31,13 @@ from kernels.many_rows import (
     fits,
     has_wgmma,
     pairs,
+    product_factor,
     product_layout,
     programs_at_once,
     registers,
     tile_products,
 )
 from kernels.quant_format import QuantFormat, QuantWeight
-from kernels.unpack_halves import WEIGHT_SCALE
 
 WIDTH = ROWS // 2  # columns of h a program makes
 
@@ -78,7 +78,7 @@ def _store_swiglu(y, y_ptr, stride_y, position, factor, M: gl.constexpr):
 
 @gluon.jit
 def _swiglu_rows_kernel(
-    q_ptr, h_ptr, s_ptr, d_ptr, uq_ptr, uh_ptr, us_ptr, ud_ptr, whole, num_parts, x, y_ptr, stride_y, part_ptr,
+    q_ptr, h_ptr, s_ptr, d_ptr, uq_ptr, uh_ptr, us_ptr, ud_ptr, power, whole, num_parts, x, y_ptr, stride_y, part_ptr,
     count_ptr, factor, h_factor, FMT: gl.constexpr, COLS: gl.constexpr, M: gl.constexpr, PAIRS: gl.constexpr,
     HAS_PARTS: gl.constexpr, HAS_WGMMA: gl.constexpr, PDL: gl.constexpr,
 ):
@@ -98,10 +98,10 @@ def _swiglu_rows_kernel(
     # Position 32 * tile + 8 * warp + g of `pack_halves`; bit 3 of a row says which matrix it is of.
     first_row = (tile // 4 * 128 + tile % 4 * 4).to(gl.int64)
     row = gl.arange(0, 64, gl.SliceLayout(1, gl.SliceLayout(2, tile_layout())))
-    row = (row // 2 % 4 * 32 + row // 32 * 16) + (row // 16 % 2 * 2 + row % 2) + (row & 8)
+    row = (row // 2 % 4 * 32 + row // 32 * 16) + (row // 16 % 2 + row % 2 * 2) + (row & 8)
     apart = planes_apart((q_ptr, h_ptr, s_ptr, d_ptr), (uq_ptr, uh_ptr, us_ptr, ud_ptr))
     planes = from_row(FMT, q_ptr, h_ptr, s_ptr, d_ptr, first_row, COLS)
-    acc = tile_products(FMT, planes, row, apart, x, first, last, COLS, M, PAIRS, HAS_WGMMA, PDL)
+    acc = tile_products(FMT, planes, row, apart, power, x, first, last, COLS, M, PAIRS, HAS_WGMMA, PDL)
     if HAS_PARTS:
         is_last = is_whole
         if not is_whole:
@@ -157,11 +157,12 @@ def swiglu_rows(
     num_rest = ffn // WIDTH - whole
     out = torch.empty(num_tokens, ffn, dtype=torch.float16, device=x.device)
     parts = torch.empty(max(1, num_rest * num_parts), ROWS, num_tokens, device=x.device)
+    exponent = min(gate.exponent, up.exponent)
     planes = [plane for w in (gate, up) for plane in (w.quants, w.high, w.scales, w.supers)]
     _swiglu_rows_kernel[(whole + num_rest * num_parts,)](
-        *planes, whole, num_parts, bulk_copies(x) if is_bulk else x, out, ffn, parts, counts, 1.0 / WEIGHT_SCALE,
-        factor, FMT=int(gate.format), COLS=gate.num_cols, M=num_tokens, PAIRS=pairs(num_tokens, is_bulk),
-        HAS_PARTS=num_rest > 0, HAS_WGMMA=is_bulk, PDL=pdl, num_warps=4,
+        *planes, 2.0**exponent, whole, num_parts, bulk_copies(x) if is_bulk else x, out, ffn, parts, counts,
+        product_factor(exponent), factor, FMT=int(gate.format), COLS=gate.num_cols, M=num_tokens,
+        PAIRS=pairs(num_tokens, is_bulk), HAS_PARTS=num_rest > 0, HAS_WGMMA=is_bulk, PDL=pdl, num_warps=4,
         maxnreg=registers(gate.format, num_tokens) if is_bulk else None, **({"launch_pdl": True} if pdl else {}),
     )
     return out

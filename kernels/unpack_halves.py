@@ -1,8 +1,9 @@
-"""Device functions: words of quants become f16 numbers in registers, WEIGHT_SCALE times their size.
+"""Device functions: words of quants become f16 numbers in registers.
 
-Written in Gluon; any layout will do. The f16 number 1024 + v is an exponent over v's bits, and so is 1024 + 16 v: a
-byte or a nibble needs one instruction to become a half and one, just as exact, to lose what was added. Where more bits
-come from elsewhere, whole bytes are put together first. Knows formats; no grid, no activations.
+Written in Gluon; any layout will do. A quant's bits in a half are the subnormal number 2^-24 of it, exactly, so that
+masking or moving bytes converts and one multiplication and addition in f16 ends it: a weight comes out as 2^-24 of
+itself times 2^exponent, which takes the matrix's largest scale to the upper end of f16 (`QuantWeight.exponent`). Where
+more bits come from elsewhere, whole bytes are put together first. Knows formats; no grid, no activations.
 Reference: kernels/reference/quant_weight.py
 """
 
@@ -10,8 +11,6 @@ from __future__ import annotations
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-
-WEIGHT_SCALE = 64.0  # keeps small weights out of f16's subnormal numbers
 
 Q4_0 = gl.constexpr(2)
 Q4_1 = gl.constexpr(3)
@@ -24,24 +23,34 @@ Q6_K = gl.constexpr(14)
 IQ4_XS = gl.constexpr(23)
 MXFP4 = gl.constexpr(39)
 NVFP4 = gl.constexpr(40)
-SCALE = gl.constexpr(WEIGHT_SCALE)
+QUANT = gl.constexpr(2.0**-24)  # what a quant is as a half
 
-# Four unsigned bytes v of $4 -> four halves (v - $7) * scale - minimum; $5, $6: scale and minimum as two equal halves
+# Four unsigned bytes of $4 -> four halves; $5, $6: scale and what is added as two equal halves
 _BYTES_ASM = gl.constexpr("""{ .reg .b32 a, b;
-prmt.b32 a, $4, 0x64646464, 0x4140; prmt.b32 b, $4, 0x64646464, 0x4342;
-sub.f16x2 a, a, $7; sub.f16x2 b, b, $7;
+prmt.b32 a, $4, 0, 0x4240; prmt.b32 b, $4, 0, 0x4341;
 fma.rn.f16x2 a, a, $5, $6; fma.rn.f16x2 b, b, $5, $6;
 mov.b32 {$0, $1}, a; mov.b32 {$2, $3}, b; }""")
-# $2 byte pair, $3 f16 pair d | dmin -> $0 scale twice, $1 minus the minimum twice
-_K_SCALES_ASM = gl.constexpr("""{ .reg .b32 a, k, m, e; .reg .b16 x, y;
-mov.b32 k, 0x64006400; mov.b32 m, 0xD4005400; mul.rn.f16x2 e, $3, m;
-prmt.b32 a, $2, k, 0x5150; sub.f16x2 a, a, k; mul.rn.f16x2 a, a, e;
-mov.b32 {x, y}, a; mov.b32 $0, {x, x}; mov.b32 $1, {y, y}; }""")
-# $2 pair of signed bytes, $3 f16 d in the low half -> $0, $1 either scale twice
-_Q6_SCALES_ASM = gl.constexpr("""{ .reg .b32 a, k, m, e; .reg .b16 x, y;
-mov.b32 k, 0x64006400; mov.b32 m, 0x54005400; prmt.b32 e, $3, 0, 0x1010; mul.rn.f16x2 e, e, m;
-xor.b32 a, $2, 0x8080; prmt.b32 a, a, k, 0x5150; mov.b32 k, 0x64806480; sub.f16x2 a, a, k; mul.rn.f16x2 a, a, e;
-mov.b32 {x, y}, a; mov.b32 $0, {x, x}; mov.b32 $1, {y, y}; }""")
+# Eight nibbles of $8 -> $0..$3 the low ones' halves, $4..$7 the high ones'; $9, $10: scale and a 16th of it, $11: added
+_NIBBLES_ASM = gl.constexpr("""{ .reg .b32 r, a, b, c, d;
+shr.u32 r, $8, 8; and.b32 a, $8, 0x000F000F; and.b32 b, r, 0x000F000F;
+and.b32 c, $8, 0x00F000F0; and.b32 d, r, 0x00F000F0;
+fma.rn.f16x2 a, a, $9, $11; fma.rn.f16x2 b, b, $9, $11; fma.rn.f16x2 c, c, $10, $11; fma.rn.f16x2 d, d, $10, $11;
+mov.b32 {$0, $1}, a; mov.b32 {$2, $3}, b; mov.b32 {$4, $5}, c; mov.b32 {$6, $7}, d; }""")
+# $3 byte pair, $4 f16 pair d | dmin, $5 the same of 2^(exponent - 12) | -2^(exponent - 14) -> $0 scale twice, $1 a 16th
+# of it twice, $2 minus the minimum twice. Powers of two come in two steps: one does not fit f16.
+_K_SCALES_ASM = gl.constexpr("""{ .reg .b32 a, b, k, m, e; .reg .b16 x, y, z, w;
+mov.b32 k, 0x64006400; mul.rn.f16x2 e, $4, $5;
+prmt.b32 a, $3, k, 0x5150; sub.f16x2 a, a, k; mul.rn.f16x2 a, a, e;
+mov.b32 m, 0x14005C00; mul.rn.f16x2 b, a, m; mov.b32 m, 0x14006C00; mul.rn.f16x2 a, a, m;
+mov.b32 {x, y}, a; mov.b32 {z, w}, b; mov.b32 $0, {x, x}; mov.b32 $1, {z, z}; mov.b32 $2, {y, y}; }""")
+# $4 pair of signed bytes, $5 f16 d and $6 2^(exponent - 12) in the low half -> $0, $1 either scale twice, $2, $3 minus
+# 32 of 2^-24 of it twice
+_Q6_SCALES_ASM = gl.constexpr("""{ .reg .b32 a, b, k, m, e; .reg .b16 x, y;
+mov.b32 k, 0x64006400; mul.rn.f16x2 e, $5, $6; prmt.b32 e, e, 0, 0x1010;
+xor.b32 a, $4, 0x8080; prmt.b32 a, a, k, 0x5150; mov.b32 k, 0x64806480; sub.f16x2 a, a, k; mul.rn.f16x2 a, a, e;
+mov.b32 m, 0xA000A000; mul.rn.f16x2 b, a, m; mov.b32 m, 0x6C006C00; mul.rn.f16x2 a, a, m;
+mov.b32 {x, y}, a; mov.b32 $0, {x, x}; mov.b32 $1, {y, y};
+mov.b32 {x, y}, b; mov.b32 $2, {x, x}; mov.b32 $3, {y, y}; }""")
 # quant_unpack's lookup of the eight nibbles of $2 in the 16 bytes $3 $4 $5 $6
 _LOOKUP_ASM = gl.constexpr("""{ .reg .b32 a, s, l, h, t, u;
 and.b32 a, $2, 0x77777777; and.b32 s, $2, 0x88888888; shr.u32 s, s, 1; or.b32 s, s, 0x32103210;
@@ -66,26 +75,8 @@ def _table(fmt):
 
 @gluon.constexpr_function
 def _offset(fmt):
-    """What lies above a number in its byte, 1024 added, as two halves."""
-    if fmt == 8 or _has_table(fmt):
-        return 0x64806480
-    return {6: 0x64106410, 14: 0x64206420}.get(fmt, 0x64006400)
-
-
-@gluon.constexpr_function
-def _nibbles_asm(fmt):
-    """Eight nibbles of $8 -> $0..$3 the low ones' halves, $4..$7 the high ones'; $9, $10: scale, what is added."""
-    offset = 8 if fmt == 2 else 0
-    scaled = "mul.rn.f16x2 {0}, {0}, $9;" if fmt == 2 else "fma.rn.f16x2 {0}, {0}, $9, $10;"
-    return f"""{{ .reg .b32 p, r, a, b, c, d, k, n, s, o;
-mov.b32 k, 0x64006400; mov.b32 n, {0x64006400 + 0x10001 * offset};
-mov.b32 s, 0x2C002C00; mov.b32 o, {0xD400D400 + 0x100010 * offset};
-prmt.b32 p, $8, 0, 0x4140; prmt.b32 r, $8, 0, 0x4342;
-lop3.b32 a, p, 0x000F000F, k, 0xEA; lop3.b32 b, r, 0x000F000F, k, 0xEA;
-lop3.b32 c, p, 0x00F000F0, k, 0xEA; lop3.b32 d, r, 0x00F000F0, k, 0xEA;
-sub.f16x2 a, a, n; sub.f16x2 b, b, n; fma.rn.f16x2 c, c, s, o; fma.rn.f16x2 d, d, s, o;
-{scaled.format("a")} {scaled.format("b")} {scaled.format("c")} {scaled.format("d")}
-mov.b32 {{$0, $1}}, a; mov.b32 {{$2, $3}}, b; mov.b32 {{$4, $5}}, c; mov.b32 {{$6, $7}}, d; }}"""
+    """What is taken away from a quant, stored as an unsigned one."""
+    return 128 if fmt == 8 or _has_table(fmt) else {2: 8, 6: 16}.get(fmt, 0)
 
 
 @gluon.jit
@@ -148,21 +139,20 @@ def _words(FMT: gl.constexpr, q, high):
 
 
 @gluon.jit
-def _of_bytes(word, scale, added, OFFSET: gl.constexpr):
+def _of_bytes(word, scale, added):
     """Words of four unsigned bytes [rows, 4, 4] -> four f16 tensors; scale, added: [rows, 4], two equal halves."""
-    offset = gl.full(word.shape, OFFSET, gl.int32, word.type.layout)
     return gl.inline_asm_elementwise(
-        _BYTES_ASM, "=h,=h,=h,=h,r,r,r,r", [word, _block(scale, word), _block(added, word), offset],
+        _BYTES_ASM, "=h,=h,=h,=h,r,r,r", [word, _block(scale, word), _block(added, word)],
         dtype=(gl.float16, gl.float16, gl.float16, gl.float16), is_pure=True, pack=1,
     )
 
 
 @gluon.jit
-def _of_nibbles(FMT: gl.constexpr, q, scale, added):
+def _of_nibbles(q, scale, sixteenth, added):
     """Words of eight nibbles -> what `unpack` returns."""
-    ASM: gl.constexpr = _nibbles_asm(FMT)
     v = gl.inline_asm_elementwise(
-        ASM, "=h,=h,=h,=h,=h,=h,=h,=h,r,r,r", [q, _block(scale, q), _block(added, q)],
+        _NIBBLES_ASM, "=h,=h,=h,=h,=h,=h,=h,=h,r,r,r,r",
+        [q, _block(scale, q), _block(sixteenth, q), _block(added, q)],
         dtype=(gl.float16, gl.float16, gl.float16, gl.float16, gl.float16, gl.float16, gl.float16, gl.float16),
         is_pure=True, pack=1,
     )
@@ -170,50 +160,67 @@ def _of_nibbles(FMT: gl.constexpr, q, scale, added):
 
 
 @gluon.jit
-def _scales(FMT: gl.constexpr, scale, supers):
-    """(scale of columns 0 to 15 of each block, scale of 16 to 31, what is added), [rows, 4] of two equal halves."""
-    if FMT == Q4_K or FMT == Q5_K:
-        low, added = gl.inline_asm_elementwise(
-            _K_SCALES_ASM, "=&r,=&r,r,r", [scale.to(gl.int32), supers], dtype=(gl.int32, gl.int32), is_pure=True, pack=1
-        )
-        high = low
-    elif FMT == Q6_K:
-        low, high = gl.inline_asm_elementwise(
-            _Q6_SCALES_ASM, "=&r,=&r,r,r", [scale.to(gl.int32), supers.to(gl.int16, bitcast=True).to(gl.int32)],
-            dtype=(gl.int32, gl.int32), is_pure=True, pack=1,
-        )
-        added = gl.zeros_like(low)
-    elif FMT == NVFP4:
-        pair = scale.to(gl.int32)
-        low = _twice(supers * _e4m3(pair & 0xFF) * SCALE)
-        high = _twice(supers * _e4m3((pair >> 8) & 0xFF) * SCALE)
-        added = gl.zeros_like(low)
-    elif FMT == Q4_1 or FMT == Q5_1:
-        low = _twice(_low_half(scale) * SCALE)
-        high = low
-        added = _twice(_low_half(scale >> 16) * SCALE)
-    else:
-        if FMT == IQ4_XS:
-            size = supers.to(gl.float32) * scale.to(gl.float32)
-        elif FMT == MXFP4:
-            size = (gl.maximum(scale.to(gl.int32) - 1, 0) << 23).to(gl.float32, bitcast=True)
-        else:
-            size = scale.to(gl.float32)
-        low = _twice(size * SCALE)
-        high = low
-        added = gl.zeros_like(low)
-    return low, high, added
+def _halves_of_power(power, LESS: gl.constexpr):
+    """f32 2^e -> bits of the f16 2^(e - LESS)."""
+    return ((power.to(gl.int32, bitcast=True) >> 23) - (112 + LESS)) << 10
 
 
 @gluon.jit
-def unpack(FMT: gl.constexpr, tile):
-    """(four halves per word of columns 0 to 15 of each block, the same of columns 16 to 31), [rows, 4, 4] f16 each."""
+def _scales(FMT: gl.constexpr, scale, supers, power):
+    """(scale of columns 0 to 15 of each block, scale of 16 to 31, what is added to either), [rows, 4] of two equal
+    halves; of nibbles the second scale is a 16th of the first, for high ones."""
+    if FMT == Q4_K or FMT == Q5_K:
+        by = gl.to_tensor(_halves_of_power(power, 12) | _halves_of_power(power, 14) << 16 | -(2**31))
+        by = gl.full(supers.shape, by, gl.int32, supers.type.layout)
+        low, sixteenth, added = gl.inline_asm_elementwise(
+            _K_SCALES_ASM, "=&r,=&r,=&r,r,r,r", [scale.to(gl.int32), supers, by],
+            dtype=(gl.int32, gl.int32, gl.int32), is_pure=True, pack=1,
+        )
+        high = sixteenth if FMT == Q4_K else low
+        high_added = added
+    elif FMT == Q6_K:
+        by = gl.full(supers.shape, _halves_of_power(power, 12), gl.int32, supers.type.layout)
+        low, high, added, high_added = gl.inline_asm_elementwise(
+            _Q6_SCALES_ASM, "=&r,=&r,=&r,=&r,r,r,r",
+            [scale.to(gl.int32), supers.to(gl.int16, bitcast=True).to(gl.int32), by],
+            dtype=(gl.int32, gl.int32, gl.int32, gl.int32), is_pure=True, pack=1,
+        )
+    else:
+        if FMT == NVFP4:
+            pair = scale.to(gl.int32)
+            size = supers * _e4m3(pair & 0xFF) * power
+            high_size = supers * _e4m3((pair >> 8) & 0xFF) * power
+        else:
+            if FMT == Q4_1 or FMT == Q5_1:
+                size = _low_half(scale) * power
+            elif FMT == IQ4_XS:
+                size = supers.to(gl.float32) * scale.to(gl.float32) * power
+            elif FMT == MXFP4:
+                size = (gl.maximum(scale.to(gl.int32) - 1, 0) << 23).to(gl.float32, bitcast=True) * power
+            else:
+                size = scale.to(gl.float32) * power
+            high_size = size * 0.0625 if FMT == Q4_0 or FMT == Q4_1 else size
+        low = _twice(size)
+        high = _twice(high_size)
+        if FMT == Q4_1 or FMT == Q5_1:
+            added = _twice(_low_half(scale >> 16) * (power * QUANT))
+            high_added = added
+        else:
+            TAKEN: gl.constexpr = -_offset(FMT) * 2.0**-24
+            added = _twice(size * TAKEN)
+            high_added = _twice(high_size * TAKEN) if FMT == NVFP4 else added
+    return low, high, added, high_added
+
+
+@gluon.jit
+def unpack(FMT: gl.constexpr, tile, power):
+    """(four halves per word of columns 0 to 15 of each block, the same of columns 16 to 31), [rows, 4, 4] f16 each, of
+    bytes 0, 2, 1 and 3 of a word; power: f32, 2^exponent of the matrix."""
     q, more, scale, supers = tile
-    low, high, added = _scales(FMT, scale, supers)
+    low, high, added, high_added = _scales(FMT, scale, supers, power)
     if FMT == Q4_0 or FMT == Q4_1 or FMT == Q4_K:
-        found = _of_nibbles(FMT, q[0], low, added)
+        found = _of_nibbles(q[0], low, high, added)
     else:
         first, second = _words(FMT, q, more)
-        OFFSET: gl.constexpr = _offset(FMT)
-        found = (_of_bytes(first, low, added, OFFSET), _of_bytes(second, high, added, OFFSET))
+        found = (_of_bytes(first, low, added), _of_bytes(second, high, high_added))
     return found

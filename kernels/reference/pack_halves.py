@@ -12,14 +12,14 @@ F16_MAX = 65504.0
 
 
 def fragment_order(num_cols: int) -> Tensor:
-    """[num_cols] int64: the column that lies at each position; 32 t + 16 half + 4 word + 2 j + i of a group of 128 at
+    """[num_cols] int64: the column that lies at each position; 32 t + 16 half + 4 word + 2 i + j of a group of 128 at
     32 word + 16 half + 8 j + 2 t + i.
 
     >>> fragment_order(128)[:12].tolist()
-    [0, 1, 32, 33, 64, 65, 96, 97, 2, 3, 34, 35]
+    [0, 2, 32, 34, 64, 66, 96, 98, 1, 3, 33, 35]
     """
-    columns = torch.arange(128).view(4, 2, 4, 2, 2)  # t, half, word, j, i
-    order = columns.permute(2, 1, 3, 0, 4).flatten()
+    columns = torch.arange(128).view(4, 2, 4, 2, 2)  # t, half, word, i, j
+    order = columns.permute(2, 1, 4, 0, 3).flatten()
     return (torch.arange(0, num_cols, 128)[:, None] + order).flatten()
 
 
