@@ -44,6 +44,18 @@ def from_row(FMT: gl.constexpr, q_ptr, h_ptr, s_ptr, d_ptr, row, COLS: gl.conste
 
 
 @gluon.jit
+def forward(FMT: gl.constexpr, planes, pairs):
+    """The planes from so many pairs of groups further on in every row."""
+    q_ptr, h_ptr, s_ptr, d_ptr = planes
+    q_ptr += pairs * (64 if FMT == Q8_0 else 32)
+    if FMT == Q5_0 or FMT == Q5_1 or FMT == Q5_K or FMT == Q6_K:
+        h_ptr += pairs * (16 if FMT == Q6_K else 8)
+    if FMT == Q4_K or FMT == Q5_K or FMT == Q6_K or FMT == IQ4_XS:
+        d_ptr += pairs
+    return q_ptr, h_ptr, s_ptr + pairs * 8, d_ptr
+
+
+@gluon.jit
 def _between(ptr, other_ptr):
     """Elements from one to the other, both multiples of 16 bytes; said so that loads stay as wide as they are."""
     BYTES: gl.constexpr = ptr.dtype.element_ty.primitive_bitwidth // 8

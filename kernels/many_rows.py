@@ -24,7 +24,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warp
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from kernels.fragments import fragment, from_row, load_quants, load_supers, tile_layout
+from kernels.fragments import forward, fragment, from_row, load_quants, load_supers, tile_layout
 from kernels.quant_format import QuantFormat, QuantWeight
 from kernels.unpack_halves import unpack
 
@@ -54,16 +54,29 @@ def _fetch(x, buffer, bar, group, is_real, M: gl.constexpr, COLS: gl.constexpr, 
 
 
 @gluon.jit
-def _product(
-    FMT: gl.constexpr, tile, power, buffer, bar, phase, acc, is_real, ACC: gl.constexpr, LEFT: gl.constexpr,
-    HAS_TMA: gl.constexpr,
-):
-    """acc and a group's product, of which the buffer may then be filled again; LEFT: copies that may be under way."""
-    low, high = unpack(FMT, tile, power)
-    a = fragment(low, high, gl.DotOperandLayout(0, ACC, 2))
-    b = buffer.permute((1, 0))
+def _second(pair, GROUPS: gl.constexpr):
+    """Which group of a pair is read as its second; the last pair of an odd number has one."""
+    second = 1
+    if GROUPS % 2 != 0:
+        second = gl.where(2 * pair + 1 < GROUPS, 1, 0)
+    return second
+
+
+@gluon.jit
+def _operand(FMT: gl.constexpr, tile, power, bar, phase, ACC: gl.constexpr, HAS_TMA: gl.constexpr):
     if HAS_TMA:
         mbarrier.wait(bar, phase)
+    low, high = unpack(FMT, tile, power)
+    return fragment(low, high, gl.DotOperandLayout(0, ACC, 2))
+
+
+@gluon.jit
+def _product(
+    a, buffer, bar, phase, acc, is_real, ACC: gl.constexpr, LEFT: gl.constexpr, HAS_TMA: gl.constexpr,
+):
+    """acc and a group's product, of which the buffer may then be filled again; LEFT: copies that may be under way."""
+    b = buffer.permute((1, 0))
+    if HAS_TMA:
         acc = warpgroup_mma(a, b, acc, is_async=True)
         acc = warpgroup_mma_wait(0, [acc])
     else:
@@ -107,9 +120,10 @@ def tile_products(
         gl.thread_barrier()
     if PDL:
         gdc_launch_dependents()
-    even = load_quants(FMT, planes, row, 2 * first, COLS, apart)  # weights, which no kernel before writes
-    odd = load_quants(FMT, planes, row, gl.minimum(2 * first + 1, GROUPS - 1), COLS, apart)
-    supers = load_supers(FMT, planes, row, first, COLS, apart)
+    planes = forward(FMT, planes, first)
+    even = load_quants(FMT, planes, row, 0, COLS, apart)  # weights, which no kernel before writes
+    odd = load_quants(FMT, planes, row, _second(first, GROUPS), COLS, apart)
+    supers = load_supers(FMT, planes, row, 0, COLS, apart)
     if PDL:
         gdc_wait()
     for index in gl.static_range(PAIRS):
@@ -123,17 +137,18 @@ def tile_products(
         phase = (step - first) // PAIRS & 1
         ahead = step + PAIRS
         following = gl.minimum(step + 1, last - 1)
-        tile = even + (supers,)
-        even = load_quants(FMT, planes, row, 2 * following, COLS, apart)
-        next_supers = load_supers(FMT, planes, row, following, COLS, apart)
+        planes = forward(FMT, planes, following - step)
         buffer, bar = evens.index(pair), even_bars.index(pair)
-        acc = _product(FMT, tile, power, buffer, bar, phase, acc, True, ACC, LEFT, HAS_WGMMA)
+        operand = _operand(FMT, even + (supers,), power, bar, phase, ACC, HAS_WGMMA)
+        even = load_quants(FMT, planes, row, 0, COLS, apart)
+        next_supers = load_supers(FMT, planes, row, 0, COLS, apart)
+        acc = _product(operand, buffer, bar, phase, acc, True, ACC, LEFT, HAS_WGMMA)
         _fetch(x, buffer, bar, 2 * ahead, ahead < last, M, COLS, HAS_WGMMA)
-        tile = odd + (supers,)
-        odd = load_quants(FMT, planes, row, gl.minimum(2 * following + 1, GROUPS - 1), COLS, apart)
         buffer, bar = odds.index(pair), odd_bars.index(pair)
+        operand = _operand(FMT, odd + (supers,), power, bar, phase, ACC, HAS_WGMMA)
+        odd = load_quants(FMT, planes, row, _second(following, GROUPS), COLS, apart)
         is_real = GROUPS % 2 == 0 or 2 * step + 1 < GROUPS
-        acc = _product(FMT, tile, power, buffer, bar, phase, acc, is_real, ACC, LEFT, HAS_WGMMA)
+        acc = _product(operand, buffer, bar, phase, acc, is_real, ACC, LEFT, HAS_WGMMA)
         _fetch(x, buffer, bar, 2 * ahead + 1, ahead < last, M, COLS, HAS_WGMMA)
         supers = next_supers
     if not HAS_WGMMA:
