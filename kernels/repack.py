@@ -74,8 +74,8 @@ def _with_planes(weight: QuantWeight, planes: list[Tensor]) -> QuantWeight:
 
 
 def scale_exponent(kind: QuantFormat, scales: Tensor, supers: Tensor) -> int:
-    """`QuantWeight.exponent`: the largest one, up to MOST_EXPONENT, with which scales, and 2^-23 of what is added to
-    scaled quants, stay within f16."""
+    """`QuantWeight.exponent`: the largest one, up to MOST_EXPONENT, with which scales, and 2^-14 of what is added to
+    scaled quants (`unpack_halves` goes through it), stay within f16."""
     added = 0.0
     if kind in (QuantFormat.Q4_K, QuantFormat.Q5_K):
         size, added = (63 * x for x in _largest_of_pair(supers))
@@ -93,7 +93,7 @@ def scale_exponent(kind: QuantFormat, scales: Tensor, supers: Tensor) -> int:
         size = 0.5 * float(largest.view(torch.float8_e4m3fn)) * _largest(supers)  # of twice the values
     else:
         size = _largest(scales)
-    bound = max(size, added * 2.0**-23)
+    bound = max(size, added * 2.0**-14)
     if not 0 < bound < math.inf:
         return MOST_EXPONENT if bound == 0 else 0
     return max(0, min(MOST_EXPONENT, math.frexp(F16_MAX / bound)[1] - 1))
