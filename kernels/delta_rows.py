@@ -86,13 +86,13 @@ def _key_row(
     keys_ptr = held_ptr + head * HELD * D
     keys = tl.load(keys_ptr + i[:, None] * D + rows[None, :])
     count, _, _ = held_marks(held_ptr + (NK + head) * HELD * D, D, HELD)
-    before, tap = past(ring, taps, zero_behind_loads(NATIVE))
+    before = past(ring, taps, zero_behind_loads(NATIVE))
     if PDL:
         gdc_wait()
     parts = _asked(part_ptr + channel, stride_split, SPLITS)
     new = _total(parts, zero_behind_loads(NATIVE), SPLITS)
     tl.store(ring_ptr + position % 4 * C + channel, new)
-    qk = silu(before + tap * new)
+    qk = silu(before + taps[0] * new)
     qk = qk * tl.rsqrt(tl.sum(qk * qk, axis=1) + 1e-6)[:, None] * tl.where(pair == 0, D**-0.5, 1.0)
     tl.store(row_ptr + pair * D + rows[None, :], qk)
     q = tl.sum(tl.where(pair == 0, qk, 0.0), axis=0)
@@ -123,7 +123,7 @@ def _value_row(
     dt = tl.load(dt_ptr + head)
     norm = tl.load(norm_ptr + column)
     count, logs, last = held_marks(held_ptr + (NK + head) * HELD * D, D, HELD)
-    before, tap = past(ring, taps, zero_behind_loads(NATIVE))
+    before = past(ring, taps, zero_behind_loads(NATIVE))
     if PDL:
         gdc_wait()
     v_parts = _asked(v_ptr + channel, stride_v, V_SPLITS)
@@ -136,7 +136,7 @@ def _value_row(
     alpha = _total(alpha_parts, zero, ALPHA_SPLITS) + dt
     beta = 1.0 / (1.0 + tl.exp(-_total(beta_parts, zero, BETA_SPLITS)))
     tl.store(ring_ptr + position % 4 * C + channel, new)
-    tl.store(row_ptr + column, silu(before + tap * new))
+    tl.store(row_ptr + column, silu(before + taps[0] * new))
     tl.store(row_ptr + D + column, norm * silu(z))
     softplus = tl.where(alpha > 20.0, alpha, tl.log(1.0 + tl.exp(tl.minimum(alpha, 20.0))))
     total = last + a * softplus

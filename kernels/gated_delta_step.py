@@ -57,11 +57,11 @@ def ring_and_taps(ring_ptr, conv_ptr, channel, position, C: tl.constexpr):
 
 @triton.jit
 def past(columns, taps, zero):
-    """(the convolution without its last tap, the last tap's weight)."""
-    total = (columns[0] + zero) * (taps[1] + zero)
+    """The convolution without its last tap; no sum begins before `zero` is known."""
+    total = (columns[0] + zero) * taps[1]
     for back in tl.static_range(2, 4):
-        total += (columns[back - 1] + zero) * (taps[back] + zero)
-    return total, taps[0] + zero
+        total += columns[back - 1] * taps[back]
+    return total
 
 
 @triton.jit
@@ -100,8 +100,8 @@ def _gated_delta_step_kernel(
     dt = tl.load(dt_ptr + head)
     norm = tl.load(norm_ptr + columns)
     zero = zero_behind_loads(NATIVE)
-    qk_past, qk_tap = past(qk_ring, qk_taps, zero)
-    v_past, v_tap = past(v_ring, v_taps, zero)
+    qk_past = past(qk_ring, qk_taps, zero)
+    v_past = past(v_ring, v_taps, zero)
     i = tl.arange(0, HELD)
     keys_ptr = held_ptr + (slot * (NK + NV) + head % NK) * HELD * D
     own_ptr = held_ptr + (slot * (NK + NV) + NK + head) * HELD * D + part * BLOCK_V
@@ -128,11 +128,11 @@ def _gated_delta_step_kernel(
     softplus = tl.where(alpha > 20.0, alpha, tl.log(1.0 + tl.exp(tl.minimum(alpha, 20.0))))
     total = last + a * softplus
     decay = tl.exp(total)
-    qk = silu(qk_past + qk_tap * qk_new)
+    qk = silu(qk_past + qk_taps[0] * qk_new)
     qk = qk * tl.rsqrt(tl.sum(qk * qk, axis=1) + 1e-6)[:, None]
     q = tl.sum(tl.where(pair == 0, qk, 0.0), axis=0) * (D**-0.5)
     k = tl.sum(tl.where(pair == 1, qk, 0.0), axis=0)
-    v = silu(v_past + v_tap * v_new)
+    v = silu(v_past + v_taps[0] * v_new)
     share = tl.where(i < count, tl.exp(total - logs), 0.0)
     errors = tl.where((i < count)[:, None], errors, 0.0)
     # Rows that hold no update may hold anything.
