@@ -64,6 +64,7 @@ def _second(pair, GROUPS: gl.constexpr):
 
 @gluon.jit
 def _operand(FMT: gl.constexpr, tile, power, bar, phase, ACC: gl.constexpr, HAS_TMA: gl.constexpr):
+    """A group of W as the left operand. Waits for x: what is unpacked before a wait ends up in other registers."""
     if HAS_TMA:
         mbarrier.wait(bar, phase)
     low, high = unpack(FMT, tile, power)
@@ -140,7 +141,7 @@ def tile_products(
         planes = forward(FMT, planes, following - step)
         buffer, bar = evens.index(pair), even_bars.index(pair)
         operand = _operand(FMT, even + (supers,), power, bar, phase, ACC, HAS_WGMMA)
-        even = load_quants(FMT, planes, row, 0, COLS, apart)
+        even = load_quants(FMT, planes, row, 0, COLS, apart)  # into the registers that were unpacked
         next_supers = load_supers(FMT, planes, row, 0, COLS, apart)
         acc = _product(operand, buffer, bar, phase, acc, True, ACC, LEFT, HAS_WGMMA)
         _fetch(x, buffer, bar, 2 * ahead, ahead < last, M, COLS, HAS_WGMMA)
