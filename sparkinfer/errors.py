@@ -40,18 +40,21 @@ class RequestError(Exception):
 
 
 def context_length_error(
-    max_model_len: int, num_prompt_tokens: int, param: str, num_completion_tokens: int | None = None
+    max_model_len: int, num_prompt_tokens: int, param: str, num_completion_tokens: int | None = None,
+    is_least: bool = False,
 ) -> RequestError:
     """The 400 for what does not fit; agents look for this very sentence and code to shorten their conversation.
 
     num_completion_tokens: None where any number will do, and none fits
+    is_least: the prompt, too long by its characters already, was not counted
     """
+    more = " The prompt has that many tokens or more." if is_least else ""
     room = "at least 1" if num_completion_tokens is None else str(num_completion_tokens)
     requested = num_prompt_tokens + (1 if num_completion_tokens is None else num_completion_tokens)
     return RequestError(
         400,
         f"This model's maximum context length is {max_model_len} tokens. However, you requested {requested} tokens "
-        f"({num_prompt_tokens} in the prompt, {room} in the completion). Please reduce the length of the prompt.",
+        f"({num_prompt_tokens} in the prompt, {room} in the completion). Please reduce the length of the prompt.{more}",
         param=param,
         code="context_length_exceeded",
         details={"n_prompt_tokens": num_prompt_tokens, "n_ctx": max_model_len},

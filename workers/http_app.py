@@ -147,6 +147,8 @@ class HttpApp:
         if methods is None:
             raise RequestError(404, f"There is no {exchange.scope.path[:200]!r} here")
         handler = methods.get("GET" if method == "HEAD" else method)
+        if method not in ("GET", "HEAD"):
+            self._front_door.check_website(exchange.scope)
         if handler is None:
             raise RequestError(405, f"{method[:32]} is not allowed here; use {', '.join(methods)}")
         if route not in _OPEN_ROUTES:

@@ -27,7 +27,9 @@ Ts = TypeVarTuple("Ts")
 T = TypeVar("T")
 
 MAX_DISCARDED = 4  # times the limit, of a body that is too large
-BODY_TIMEOUT_S = 300.0  # a 16 MiB body over 1 Mbit/s takes 130 s
+BODY_TIMEOUT_S = 300.0  # of a body that announces no length
+FIRST_BYTES_S = 30.0    # of one that does, and a second more for each SLOW_BYTES: 1 Mbit/s is twice as fast
+SLOW_BYTES = 64 << 10
 
 ANTHROPIC_HEADER = "anthropic-version"  # by which their clients are known on routes that OpenAI has, too
 
@@ -142,15 +144,16 @@ class Exchange:
             raise RequestError(415, f"Content-Encoding {self.header('content-encoding')[:64]!r} is not supported")
         if self.header("content-type").lower().startswith("multipart/"):
             raise RequestError(415, "The request body must be JSON, not multipart")
-        try:
-            async with asyncio.timeout(BODY_TIMEOUT_S):
-                return await self._read()
-        except TimeoutError as error:
-            raise RequestError(408, f"The request body did not arrive within {BODY_TIMEOUT_S:g} s") from error
-
-    async def _read(self) -> bytes:
         announced = self.header("content-length")
         length = int(announced) if announced.isdecimal() else None
+        seconds = BODY_TIMEOUT_S if length is None else min(BODY_TIMEOUT_S, FIRST_BYTES_S + length // SLOW_BYTES)
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._read(length)
+        except TimeoutError as error:
+            raise RequestError(408, f"The request body did not arrive within {seconds:g} s") from error
+
+    async def _read(self, length: int | None) -> bytes:
         if length is not None and length > self._max_body_bytes:
             if length <= self._max_body_bytes * MAX_DISCARDED:
                 await self._read_chunks()

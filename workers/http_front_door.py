@@ -51,6 +51,18 @@ class FrontDoor:
         if origin and "*" not in self._origins and not self._is_known(origin):
             raise RequestError(403, f"The origin {origin[:128]!r} is not served here", code="origin_not_allowed")
 
+    def check_website(self, scope: Scope) -> None:
+        """The same for what a browser sends without asking: a website's POST of plain text, whose work it would cause.
+
+        Apps' own origins (app://, vscode-webview://) pass, and so does a page of the host that is asked.
+        """
+        origin: str = scope.headers.get("origin", "")
+        if origin != "null" and not origin.startswith(("http://", "https://")):
+            return
+        host: str = scope.headers.get("host", "") or scope.authority or ""
+        if origin.partition("://")[2].lower() != host.lower():
+            self.check_origin(scope)
+
     def common_headers(self, scope: Scope, request_id: str) -> Headers:
         """Headers of every response, whatever became of the request."""
         headers = [("x-request-id", request_id)]

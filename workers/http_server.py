@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from pathlib import Path
 from typing import Protocol
@@ -68,6 +69,10 @@ def _unix_socket(name: str) -> Path:
             path.unlink()
         elif path.exists():
             raise ConfigError(f"[server] unix_socket = {name!r}: there is a file that is no socket")
+        elif not path.parent.is_dir():
+            raise ConfigError(f"[server] unix_socket = {name!r}: there is no folder {str(path.parent)!r}")
+        elif not os.access(path.parent, os.W_OK):
+            raise ConfigError(f"[server] unix_socket = {name!r}: the folder cannot be written to")
     except OSError as error:
         raise ConfigError(f"[server] unix_socket = {name!r}: {error.strerror}") from None
     return path

@@ -174,7 +174,7 @@ class PromptEncoder:
     def _check_length(self, prompt: Prompt, text: str, max_model_len: int | None) -> None:
         least = -(-len(text) // self._longest_token)
         if max_model_len is not None and least >= max_model_len:
-            raise context_length_error(max_model_len, least, _field(prompt))
+            raise context_length_error(max_model_len, least, _field(prompt), is_least=True)
 
 
 def _check_vocab_size(tokenizer: Tokenizer, tokenizer_file: Path, gguf: GGUFFile) -> None:

@@ -96,6 +96,33 @@ def test_only_known_origins_are_let_in(locked: AppServer, origin: str, is_known:
         assert ("access-control-allow-origin" in response.headers) == is_known
 
 
+WEBSITES = {  # origin -> whether it may make the server work
+    PAGE: True, "https://chat.example": True, "app://obsidian.md": True, "vscode-webview://x": True,
+    "http://evil.example": False, "https://chat.example.evil": False, "http://localhost.evil.example": False,
+    "null": False,
+}
+
+
+@pytest.mark.parametrize(("origin", "is_let_in"), WEBSITES.items())
+def test_a_website_cannot_make_the_server_work(locked: AppServer, origin: str, is_let_in: bool) -> None:
+    """Browsers send a POST of plain text without asking first."""
+    headers = {"origin": origin, "content-type": "text/plain", "x-api-key": "wrong"}
+    response = httpx.post(f"{locked.url}/llm/v2{CHAT}", headers=headers, content=json.dumps(BODY))
+    assert response.status_code == (401 if is_let_in else 403)
+    if not is_let_in:
+        assert response.json()["error"]["code"] == "origin_not_allowed"
+    assert httpx.get(f"{locked.url}/llm/v2/health", headers=headers).status_code == 200
+
+
+def test_a_page_of_the_same_host_is_no_other_website() -> None:
+    with AppServer(ServerConfig(cors_origins=())) as app:
+        headers = {"host": "models.example:8443", "origin": "https://models.example:8443"}
+        body = {"messages": [], "model": "x"}
+        assert httpx.post(f"{app.url}{CHAT}", headers=headers, json=body).status_code == 400
+        headers["origin"] = "https://other.example:8443"
+        assert httpx.post(f"{app.url}{CHAT}", headers=headers, json=body).status_code == 403
+
+
 def test_any_origin_comes_without_credentials() -> None:
     with AppServer(ServerConfig(cors_origins=("*",))) as app:
         response = httpx.get(f"{app.url}/health", headers={"origin": "https://anywhere"})
@@ -221,8 +248,9 @@ def test_unix_socket(tmp_path: Path) -> None:
         assert text.endswith("data: [DONE]\n\n")
     path.unlink(missing_ok=True)
     path.write_text("not a socket")
-    with pytest.raises(ConfigError, match="unix_socket"):
-        make_server(None, ServerConfig(), unix_socket=str(path))  # type: ignore[arg-type]
+    for bad, message in ((path, "no socket"), (tmp_path / "missing" / "x", "no folder"), (path / "x", "no folder")):
+        with pytest.raises(ConfigError, match=f"unix_socket.*{message}"):
+            make_server(None, ServerConfig(), unix_socket=str(bad))  # type: ignore[arg-type]
 
 
 def long_answer(num_kib: int):

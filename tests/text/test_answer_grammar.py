@@ -106,6 +106,26 @@ SCHEMAS: list[tuple[dict[str, Any], list[dict[str, str]], list[dict[str, str]]]]
 ]  # fmt: skip
 
 
+NAMED_CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+
+
+@pytest.mark.parametrize(("schema", "takes_others"), [
+    (NAMED_CITY, False), ({**NAMED_CITY, "additionalProperties": True}, False),
+    ({**NAMED_CITY, "additionalProperties": {"type": "string"}}, True), ({"type": "object"}, True),
+    ({**NAMED_CITY, "required": ["city", "day"]}, True), ({**NAMED_CITY, "patternProperties": {"^d": {}}}, True),
+])  # fmt: skip
+def test_arguments_of_other_names_in_json(schema: dict[str, Any], takes_others: bool) -> None:
+    """None where a function names its arguments and says nothing of others."""
+    tool = Tool(name="f", definition="{}", parameters=json.dumps(schema))
+
+    def call(**arguments: str) -> str:
+        return f'<tool_call>\n{{"name": "f", "arguments": {json.dumps(arguments)}}}\n</tool_call>'
+
+    assert admits(call(city="Oslo", day="1"), protocol=HERMES, tools=(tool,)) == takes_others
+    if "day" not in schema.get("required", ()):
+        assert admits(call(city="Oslo"), protocol=HERMES, tools=(tool,))
+
+
 @pytest.mark.parametrize(("schema", "good", "bad"), SCHEMAS)
 def test_keywords_of_a_function_as_a_whole(
     schema: dict[str, Any], good: list[dict[str, str]], bad: list[dict[str, str]]

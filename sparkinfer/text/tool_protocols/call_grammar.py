@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from sparkinfer.grammar.json_schema import json_rule
 from sparkinfer.grammar.output_grammar import Rule, literal, marker
@@ -65,14 +66,29 @@ def call_rules(protocol: str, site: CallSite) -> Rules:
     return rules
 
 
+_PLAIN = frozenset({
+    "type", "properties", "required", "additionalProperties", "title", "description", "$schema", "$id", "$comment",
+    "$defs", "definitions", "default", "examples", "strict",
+})  # what says nothing of names that `properties` lacks
+
+
 def _json_call(index: int, tool: Tool, site: CallSite) -> Rules:
     schema = {"type": "object"} | json.loads(tool.parameters)
     head = f'\n{{"name": {json.dumps(tool.name)}, "arguments": '
     close = marker(hermes.CLOSE, site.special_tokens)
     return {
         f"call{index}": f'{literal(head)} args{index} {literal("}" + chr(10))} {close}',
-        f"args{index}": json_rule(schema, arguments_path(index), root=schema),
+        f"args{index}": json_rule(_with_named_arguments(schema), arguments_path(index), root=schema),
     }
+
+
+def _with_named_arguments(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Without arguments of other names, where these are plainly all; a schema of other names means them."""
+    named = schema.get("properties")
+    is_plain = schema.keys() <= _PLAIN and isinstance(named, dict) and named.keys() >= set(schema.get("required", ()))
+    if not (is_plain and named) or schema.get("additionalProperties", True) not in (True, {}):
+        return schema
+    return {**schema, "additionalProperties": False}
 
 
 def _markup_call(index: int, tool: Tool, tags: Tags, forbidden: Collection[str], site: CallSite) -> Rules:
