@@ -185,6 +185,8 @@ class Supervisor:
             self.exit_code = code
         elif not self.announced or child.failures > (MAX_CRASHES if was_ready else MAX_BOOT_FAILURES):
             self.exit_code = EXIT_BOOT
+            log.error("giving up: %s", f"{child.name} died {child.failures} times in a row" if self.announced
+                      else f"{child.name} died before the server was up")
         else:
             log.info("%s: next start in %.1f s", child.name, child.plan_respawn())
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from sparkinfer.config import Config
 from sparkinfer.errors import ConfigError
 from sparkinfer.pinned_prefix import read_pinned_tokens
+from workers.http_api_keys import ApiKeys
+from workers.listen_address import certificate, unix_socket_path
 
 
 def check(config: Config) -> None:
@@ -16,6 +18,10 @@ def check(config: Config) -> None:
         read_pinned_tokens(config.prefix_cache)
         if config.prefix_cache.directory:
             _check_directory("[prefix_cache] directory", config.prefix_cache.directory)
+    certificate(config.server)
+    ApiKeys(config.server.api_keys, config.server.api_keys_file)
+    if config.server.unix_socket:
+        unix_socket_path(config.server.unix_socket)
     if config.server.responses_directory:
         _check_directory("[server] responses_directory", config.server.responses_directory)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import ssl
 from pathlib import Path
 from typing import Protocol
 
@@ -15,6 +13,7 @@ from sparkinfer.config import ServerConfig
 from sparkinfer.errors import ConfigError
 from workers.http_exchange import Connection, Scope
 from workers.http_socket import SocketConnection
+from workers.listen_address import certificate, unix_socket_path
 
 CONNECTIONS = 4096  # accepted at once, and waiting to be accepted; granian's own default answers 128 streams at most
 
@@ -31,7 +30,7 @@ def make_server(app: RsgiApp, config: ServerConfig, *, unix_socket: str = "") ->
     HTTP/1.1 only: over HTTP/2 streams share a connection, and one slow stream could not be cut off alone.
     Raises ConfigError when certificate, key or unix socket cannot be used.
     """
-    cert, key = _certificate(config) if not unix_socket else (None, None)
+    cert, key = certificate(config) if not unix_socket else (None, None)
     return Server(
         app,
         address=config.host,
@@ -49,30 +48,11 @@ def make_server(app: RsgiApp, config: ServerConfig, *, unix_socket: str = "") ->
     )
 
 
-def _certificate(config: ServerConfig) -> tuple[Path | None, Path | None]:
-    if not (config.tls_cert or config.tls_key):
-        return None, None
-    if not (config.tls_cert and config.tls_key):
-        raise ConfigError("[server] tls_cert and tls_key: give both or none")
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(config.tls_cert, config.tls_key)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"[server] tls_cert = {config.tls_cert!r}, tls_key = {config.tls_key!r}: {error}") from None
-    return Path(config.tls_cert), Path(config.tls_key)
-
-
 def _unix_socket(name: str) -> Path:
     """The path, free to be bound: what a predecessor left there is removed."""
-    path = Path(name)
+    path = unix_socket_path(name)
     try:
-        if path.is_socket():
-            path.unlink()
-        elif path.exists():
-            raise ConfigError(f"[server] unix_socket = {name!r}: there is a file that is no socket")
-        elif not path.parent.is_dir():
-            raise ConfigError(f"[server] unix_socket = {name!r}: there is no folder {str(path.parent)!r}")
-        elif not os.access(path.parent, os.W_OK):
-            raise ConfigError(f"[server] unix_socket = {name!r}: the folder cannot be written to")
+        path.unlink(missing_ok=True)
     except OSError as error:
         raise ConfigError(f"[server] unix_socket = {name!r}: {error.strerror}") from None
     return path

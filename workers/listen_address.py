@@ -1,10 +1,14 @@
-"""Where the server listens: the resolved address, checked to be free and claimed for one supervisor at a time."""
+"""Where the server listens, checked before it does: the resolved address, which must be free and is claimed for one
+supervisor at a time; certificate and key; a unix socket."""
 
 from __future__ import annotations
 
 import dataclasses
 import errno
+import os
 import socket
+import ssl
+from pathlib import Path
 
 from sparkinfer.config import ServerConfig
 from sparkinfer.errors import ConfigError
@@ -37,3 +41,34 @@ def claim_address(config: ServerConfig) -> tuple[ServerConfig, socket.socket]:
             raise AddressInUse(f"{config.host}:{config.port} is in use") from None
         raise ConfigError(f"[server] host = {config.host!r}, port = {config.port}: {error.strerror}") from None
     return dataclasses.replace(config, host=str(address[0])), claim
+
+
+def certificate(config: ServerConfig) -> tuple[Path | None, Path | None]:
+    """The files of certificate and key, None without TLS. Raises ConfigError when they cannot be used."""
+    if not (config.tls_cert or config.tls_key):
+        return None, None
+    if not (config.tls_cert and config.tls_key):
+        raise ConfigError("[server] tls_cert and tls_key: give both or none")
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(config.tls_cert, config.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"[server] tls_cert = {config.tls_cert!r}, tls_key = {config.tls_key!r}: {error}") from None
+    return Path(config.tls_cert), Path(config.tls_key)
+
+
+def unix_socket_path(name: str) -> Path:
+    """Where a socket can be bound, though another one may be left there. Raises ConfigError."""
+    path = Path(name)
+    fault = ""
+    try:
+        if path.exists() and not path.is_socket():
+            fault = "there is a file that is no socket"
+        elif not path.parent.is_dir():
+            fault = f"there is no folder {str(path.parent)!r}"
+        elif not os.access(path.parent, os.W_OK):
+            fault = "the folder cannot be written to"
+    except OSError as error:
+        fault = str(error)
+    if fault:
+        raise ConfigError(f"[server] unix_socket = {name!r}: {fault}")
+    return path

@@ -253,6 +253,17 @@ def test_unix_socket(tmp_path: Path) -> None:
             make_server(None, ServerConfig(), unix_socket=str(bad))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("head", ["content-length: 1000", "transfer-encoding: chunked"])
+def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch, head: str) -> None:
+    monkeypatch.setattr("workers.http_exchange.FIRST_BYTES_S", 0.2)
+    monkeypatch.setattr("workers.http_exchange.BODY_TIMEOUT_S", 0.2)
+    with AppServer() as app, socket.create_connection(("127.0.0.1", app.port), timeout=10) as client:
+        client.sendall(f"POST {CHAT} HTTP/1.1\r\nhost: x\r\n{head}\r\n\r\n1\r\n{{".encode())
+        answer = client.recv(1 << 16)
+        assert b" 408 " in answer.partition(b"\r\n")[0]
+        assert b"did not arrive within 0.2 s" in answer
+
+
 def long_answer(num_kib: int):
     def script(request: Request) -> Iterator[list[TextEvent]]:
         yield [Started(request.request_id, 1)]

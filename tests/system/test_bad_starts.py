@@ -121,6 +121,20 @@ def test_the_directory_of_responses_is_checked_without_a_start(tmp_path: Path, d
     assert (result.returncode, "[server] responses_directory" in line, words in line) == (4, True, True), line
 
 
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("tls_cert={tmp}/file", "tls_key: give both"), ("unix_socket={tmp}/no/x", "there is no folder"),
+        ("unix_socket={tmp}/file", "no socket"), ("api_keys_file={tmp}/none", "No such file"),
+    ],
+)
+def test_files_of_the_listener_are_checked_without_a_start(tmp_path: Path, setting: str, words: str) -> None:
+    (tmp_path / "file").touch()
+    result = run_supervisor("--set", "server." + setting.format(tmp=tmp_path), "--check-config")
+    line = one_line(result.stderr)
+    assert (result.returncode, "[server]" in line, words in line) == (4, True, True), line
+
+
 def test_a_pinned_prefix_longer_than_the_context(embedded_model: Path, tmp_path: Path) -> None:
     path = tmp_path / "tokens.json"
     path.write_text(json.dumps([5] * 8191))

@@ -48,6 +48,15 @@ def test_a_prompt_one_token_too_long_is_refused_with_its_numbers(
         assert (error["n_prompt_tokens"] >= 2048, error["n_ctx"]) == (True, 2048)
 
 
+@pytest.mark.parametrize(("num_words", "is_counted"), [(2100, True), (400_000, False)])
+def test_what_is_too_long_uncounted_is_said_to_be_that_long_or_longer(
+    scripted: httpx.Client, num_words: int, is_counted: bool
+) -> None:
+    error = scripted.post("/completions", json={"prompt": " word" * num_words}).json()["error"]
+    assert error["code"] == "context_length_exceeded"
+    assert error["message"].endswith("that many tokens or more.") != is_counted
+
+
 def test_an_answer_that_would_not_fit_is_shortened(scripted: httpx.Client) -> None:
     body = {"prompt": [504] * 2040, "max_tokens": 2**31 - 1, "ignore_eos": True}
     reply = scripted.post("/completions", json=body).json()
