@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from sparkinfer.config import SchedulerConfig
 
+LEAST_SHARE = 32  # tokens that are not divided any more
+
 
 @dataclass(frozen=True, slots=True)
 class StepPolicy:
@@ -24,18 +26,24 @@ class StepPolicy:
     max_prompt_tokens: int
     is_strict: bool = False
 
-    def chunk_tokens(self, num_decode_tokens: int, num_prompt_tokens: int, is_alone: bool) -> int:
+    def chunk_tokens(
+        self, num_decode_tokens: int, num_prompt_tokens: int, is_alone: bool, is_last: bool = True
+    ) -> int:
         """Most tokens that the next prompt of a step may get; zero or less: none.
 
         num_decode_tokens, num_prompt_tokens:  what the step has already
         is_alone:                              no other prompt wants a part of it
+        is_last:                               no other prompt wants what this one leaves
 
-        A prompt takes a whole step only where that delays nobody: alone, or before everything of worse priority.
+        A prompt takes a whole step only where that delays nobody: alone, or before everything of worse priority. Where
+        others wait, it leaves them half of the room, so that a short one need not wait for the end of a long one.
         """
         most = self.max_mixed_tokens if num_decode_tokens else self.max_prompt_tokens
         room = min(most, self.max_step_tokens - num_decode_tokens) - num_prompt_tokens
         if not num_decode_tokens and (is_alone or self.is_strict):
             return room
+        if not is_last and not self.is_strict:
+            room = max(room // 2, min(room, LEAST_SHARE))
         return min(room, self.max_chunk_tokens)
 
 

@@ -39,8 +39,7 @@ class Scheduler:
     def __init__(self, config: SchedulerConfig, cache: CacheManager, max_model_len: int) -> None:
         """cache: manages the runner's blocks. max_model_len: most tokens of a prompt and its output together."""
         self._cache, self.prefix_cache = cache, cache.prefix_cache
-        capacity_tokens = cache.num_blocks * cache.block_size
-        self._admission_control = AdmissionControl(config, max_model_len, capacity_tokens)
+        self._admission_control = AdmissionControl(config, max_model_len, cache.num_blocks * cache.block_size)
         self._placement = Placement(self._cache, config.max_num_seqs, config.admission == "reserve")
         self._step = StepBuilder(config, cache.prompt_grid)
         self.output_tokens = OutputTokens(cache.block_size)
@@ -50,9 +49,9 @@ class Scheduler:
         self._num_arrived = 0
         self._num_tried = 0                # arrivals before this number have had a chance to start
         self._has_room = True              # nobody waits for blocks or a slot
+        self._may_start = True             # nothing has kept the best waiting sequence from it since anything changed
         self._events = StepEvents()
-        self.num_preemptions = 0
-        self.num_swap_outs = 0             # preemptions that kept what was computed
+        self.num_preemptions = self.num_swap_outs = 0  # the latter kept what was computed
         self.num_admission_waits = 0       # requests that could not start in the first step after their arrival
         self.num_admission_wait_timeouts = 0
 
@@ -100,6 +99,7 @@ class Scheduler:
             self._num_arrived += 1
             self._waiting.fair_share.enter(sequence.client_id)
             self._waiting.push(sequence)
+        self._may_start = True
         self._admission_control.deadlines.add(sequences)
 
     def schedule(self) -> SchedulerOutput:
@@ -218,8 +218,9 @@ class Scheduler:
     def _schedule_chunks(self, prefilling: list[Sequence]) -> None:
         """The next tokens of each prompt, as many as the policy leaves; maybe none."""
         is_alone = len(prefilling) == 1 and not self.num_waiting
-        for sequence in prefilling:
-            most = self._step.chunk_tokens(is_alone)
+        are_all = not (self.num_waiting and self._may_start)
+        for number, sequence in enumerate(prefilling, 1):
+            most = self._step.chunk_tokens(is_alone, is_last=are_all and number == len(prefilling))
             if most <= 0:
                 return
             self._step.add_chunk(sequence, self._cache.start_chunk(sequence, most))
@@ -228,12 +229,12 @@ class Scheduler:
         """Start waiting sequences, best first, while the step has room for their tokens."""
         self._has_room = True
         while self.num_waiting:
-            most = self._step.chunk_tokens(is_alone=self.num_waiting == 1 and not self._step.has_prompts)
+            most = self._step.chunk_tokens(self.num_waiting == 1 and not self._step.has_prompts, self.num_waiting == 1)
             if most <= 0:
                 return
             sequence = self._place_head()
             if sequence is None:
-                self._has_room = False
+                self._has_room = self._may_start = False
                 return
             self._step.add_chunk(sequence, self._cache.start_chunk(sequence, most))
 
@@ -282,6 +283,7 @@ class Scheduler:
             self._finish(sequence, FinishReason.ERROR, now)
 
     def _finish(self, sequence: Sequence, reason: FinishReason, now: float) -> None:
+        self._may_start = True
         if sequence.status == SequenceStatus.RUNNING:
             self._running.remove(sequence)
             self._placement.release(sequence, is_sound=is_sound(sequence))

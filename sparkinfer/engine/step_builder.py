@@ -31,12 +31,17 @@ class StepBuilder:
     def has_prompts(self) -> bool:
         return self.output.num_tokens > self.output.num_decode_tokens
 
-    def chunk_tokens(self, is_alone: bool) -> int:
-        """Most tokens that the next prompt may get; is_alone: no other prompt wants a part of this step."""
+    def chunk_tokens(self, is_alone: bool, is_last: bool) -> int:
+        """Most tokens that the next prompt may get; is_alone: no other prompt wants a part of this step; is_last: none
+        wants what this one leaves."""
         output = self.output
         num_prompt_tokens = output.num_tokens - output.num_decode_tokens
-        most = self._policy.chunk_tokens(output.num_decode_tokens, num_prompt_tokens, is_alone)
-        return most - most % self._grid if self._grid else most
+        most = self._policy.chunk_tokens(output.num_decode_tokens, num_prompt_tokens, is_alone, is_last)
+        if not self._grid:
+            return most
+        if most < self._grid and not is_last:
+            most = self._policy.chunk_tokens(output.num_decode_tokens, num_prompt_tokens, is_alone)
+        return most - most % self._grid
 
     def add_decode(self, sequence: Sequence, new_blocks: tuple[BlockId, ...]) -> None:
         """The next token of a sequence all of whose known tokens are computed; new_blocks are in its table already."""

@@ -69,6 +69,40 @@ def test_a_long_prompt_neither_waits_for_streams_nor_holds_them_up_by_more_than_
     assert num_steps == num_prompt_tokens // chunk
 
 
+@pytest.mark.parametrize("policy", ["continuous", "chunked"])
+@pytest.mark.parametrize("num_streams", [0, 4])
+def test_a_short_prompt_does_not_wait_for_the_end_of_a_long_one(policy, num_streams):
+    """The room for prompts is less than a chunk, so that the long one could take all of it."""
+    scheduler = make_scheduler(
+        num_blocks=3000, block_size=16, max_model_len=40_000, policy=policy, prefill_chunk_tokens=1024,
+        prefill_mix_max_tokens=512, max_num_batched_tokens=1024,
+    )
+    add(scheduler, *(make_sequence(i, [1], max_tokens=1000) for i in range(num_streams)))
+    long = make_sequence(98, [1] * 20_000)
+    add(scheduler, long)
+    for _ in range(2):
+        give(scheduler, scheduler.schedule())
+    short, longer = make_sequence(99, [1] * 100), make_sequence(100, [1] * 20_000)
+    add(scheduler, short, longer)
+    output = scheduler.schedule()
+    tokens = tokens_of(output)
+    assert tokens[99] == 100
+    assert tokens[98] >= 256
+    assert tokens[100] > 0
+    give(scheduler, output)
+    assert short.first_token_at is not None
+    assert long.first_token_at is None
+
+
+def test_a_prompt_leaves_nothing_to_those_that_cannot_start():
+    scheduler = make_scheduler(
+        num_blocks=66, block_size=16, max_model_len=1024, prefill_chunk_tokens=64, max_num_batched_tokens=64
+    )
+    add(scheduler, make_sequence(1, [1] * 500), make_sequence(2, [1] * 900))
+    given = [tokens_of(scheduler.schedule())[1] for _ in range(4)]
+    assert given == [32, 64, 64, 64]
+
+
 def test_an_urgent_prompt_takes_the_step_before_worse_decodes():
     scheduler = make_scheduler(policy="priority", prefill_chunk_tokens=4, max_num_batched_tokens=10)
     add(scheduler, make_sequence(1, [1], priority=1), make_sequence(2, [1], priority=-1))
@@ -106,13 +140,15 @@ def test_the_other_policies_let_the_worse_one_go_on():
 
 @given(
     st.sampled_from(POLICIES), st.integers(1, 64), st.integers(0, 64), st.integers(0, 64), st.integers(0, 64),
-    st.integers(0, 64), st.booleans(),
+    st.integers(0, 64), st.booleans(), st.booleans(),
 )
-def test_a_step_never_holds_more_than_it_may(policy, most, chunk, mixed, num_decodes, num_prompt_tokens, is_alone):
+def test_a_step_never_holds_more_than_it_may(
+    policy, most, chunk, mixed, num_decodes, num_prompt_tokens, is_alone, is_last
+):
     config = SchedulerConfig(
         policy=policy, max_num_batched_tokens=most, prefill_chunk_tokens=chunk, prefill_mix_max_tokens=mixed
     )
-    more = make_policy(config).chunk_tokens(num_decodes, num_prompt_tokens, is_alone)
+    more = make_policy(config).chunk_tokens(num_decodes, num_prompt_tokens, is_alone, is_last)
     if more > 0:
         assert num_decodes + num_prompt_tokens + more <= most
         if num_decodes and mixed:
