@@ -106,6 +106,14 @@ SCHEMAS: list[tuple[dict[str, Any], list[dict[str, str]], list[dict[str, str]]]]
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("changes", [{"required": 5}, {"required": [["city"]]}, {"properties": 5}, {"required": None}])
+def test_malformed_parameters_are_refused_in_every_protocol(changes: dict[str, Any]) -> None:
+    tool = Tool(name="f", definition="{}", parameters=json.dumps(NAMED_CITY | changes))
+    for protocol in (QWEN, HERMES, MUSE):
+        with pytest.raises(RequestError):
+            answer_grammar(spec(protocol, tools=(tool,)))
+
+
 NAMED_CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 
 

@@ -84,9 +84,12 @@ def _json_call(index: int, tool: Tool, site: CallSite) -> Rules:
 
 def _with_named_arguments(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     """Without arguments of other names, where these are plainly all; a schema of other names means them."""
-    named = schema.get("properties")
-    is_plain = schema.keys() <= _PLAIN and isinstance(named, dict) and named.keys() >= set(schema.get("required", ()))
-    if not (is_plain and named) or schema.get("additionalProperties", True) not in (True, {}):
+    named, required = schema.get("properties"), schema.get("required", [])
+    is_plain = schema.keys() <= _PLAIN and isinstance(named, dict) and isinstance(required, list)
+    if not (is_plain and named and all(name in list(named) for name in required)):
+        return schema  # malformed ones are refused by who reads them
+    others = schema.get("additionalProperties", True)
+    if others is not True and others != {}:
         return schema
     return {**schema, "additionalProperties": False}
 
