@@ -1,4 +1,4 @@
-"""A device function that keeps the assembler from putting loads where their values are used, one after the other."""
+"""Device functions that keep the assembler from putting loads where their values are used, one after the other."""
 
 from __future__ import annotations
 
@@ -18,3 +18,12 @@ def zero_behind_loads(NATIVE: tl.constexpr):
     if NATIVE:
         zero = tl.inline_asm_elementwise(_ASM, "=r,r", [tl.program_id(0)], dtype=tl.int32, is_pure=False, pack=1)
     return zero.to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def sum_behind_loads(parts, zero, NUM: tl.constexpr):
+    """The sum of a tuple of loaded values, in order, that begins with `zero_behind_loads`."""
+    total = parts[0] + zero
+    for index in tl.static_range(1, NUM):
+        total += parts[index]
+    return total

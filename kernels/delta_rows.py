@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from kernels.behind_loads import zero_behind_loads
+from kernels.behind_loads import sum_behind_loads, zero_behind_loads
 from kernels.gated_delta_step import DeltaNetWeights, past, ring_and_taps, silu
 from kernels.held_updates import HELD, held_marks
 from kernels.launch import has_dp4a
@@ -64,14 +64,6 @@ def _asked(ptrs, stride_split, SPLITS: tl.constexpr):
 
 
 @triton.jit
-def _total(parts, zero, SPLITS: tl.constexpr):
-    total = parts[0] + zero
-    for split in tl.static_range(1, SPLITS):
-        total += parts[split]
-    return total
-
-
-@triton.jit
 def _key_row(
     part_ptr, stride_split, ring_ptr, held_ptr, taps_ptr, row_ptr, position, head, SPLITS: tl.constexpr,
     NK: tl.constexpr, NV: tl.constexpr, D: tl.constexpr, HELD: tl.constexpr, NATIVE: tl.constexpr, PDL: tl.constexpr,
@@ -90,7 +82,7 @@ def _key_row(
     if PDL:
         gdc_wait()
     parts = _asked(part_ptr + channel, stride_split, SPLITS)
-    new = _total(parts, zero_behind_loads(NATIVE), SPLITS)
+    new = sum_behind_loads(parts, zero_behind_loads(NATIVE), SPLITS)
     tl.store(ring_ptr + position % 4 * C + channel, new)
     qk = silu(before + taps[0] * new)
     qk = qk * tl.rsqrt(tl.sum(qk * qk, axis=1) + 1e-6)[:, None] * tl.where(pair == 0, D**-0.5, 1.0)
@@ -131,10 +123,10 @@ def _value_row(
     alpha_parts = _asked(alpha_ptr + head, stride_alpha, ALPHA_SPLITS)
     beta_parts = _asked(beta_ptr + head, stride_beta, BETA_SPLITS)
     zero = zero_behind_loads(NATIVE)
-    new = _total(v_parts, zero, V_SPLITS)
-    z = _total(z_parts, zero, Z_SPLITS)
-    alpha = _total(alpha_parts, zero, ALPHA_SPLITS) + dt
-    beta = 1.0 / (1.0 + tl.exp(-_total(beta_parts, zero, BETA_SPLITS)))
+    new = sum_behind_loads(v_parts, zero, V_SPLITS)
+    z = sum_behind_loads(z_parts, zero, Z_SPLITS)
+    alpha = sum_behind_loads(alpha_parts, zero, ALPHA_SPLITS) + dt
+    beta = 1.0 / (1.0 + tl.exp(-sum_behind_loads(beta_parts, zero, BETA_SPLITS)))
     tl.store(ring_ptr + position % 4 * C + channel, new)
     tl.store(row_ptr + column, silu(before + taps[0] * new))
     tl.store(row_ptr + D + column, norm * silu(z))

@@ -72,9 +72,7 @@ def _operand(FMT: gl.constexpr, tile, power, bar, phase, ACC: gl.constexpr, HAS_
 
 
 @gluon.jit
-def _product(
-    a, buffer, bar, phase, acc, is_real, ACC: gl.constexpr, LEFT: gl.constexpr, HAS_TMA: gl.constexpr,
-):
+def _product(a, buffer, acc, is_real, ACC: gl.constexpr, LEFT: gl.constexpr, HAS_TMA: gl.constexpr):
     """acc and a group's product, of which the buffer may then be filled again; LEFT: copies that may be under way."""
     b = buffer.permute((1, 0))
     if HAS_TMA:
@@ -143,13 +141,13 @@ def tile_products(
         operand = _operand(FMT, even + (supers,), power, bar, phase, ACC, HAS_WGMMA)
         even = load_quants(FMT, planes, row, 0, COLS, apart)  # into the registers that were unpacked
         next_supers = load_supers(FMT, planes, row, 0, COLS, apart)
-        acc = _product(operand, buffer, bar, phase, acc, True, ACC, LEFT, HAS_WGMMA)
+        acc = _product(operand, buffer, acc, True, ACC, LEFT, HAS_WGMMA)
         _fetch(x, buffer, bar, 2 * ahead, ahead < last, M, COLS, HAS_WGMMA)
         buffer, bar = odds.index(pair), odd_bars.index(pair)
         operand = _operand(FMT, odd + (supers,), power, bar, phase, ACC, HAS_WGMMA)
         odd = load_quants(FMT, planes, row, _second(following, GROUPS), COLS, apart)
         is_real = GROUPS % 2 == 0 or 2 * step + 1 < GROUPS
-        acc = _product(operand, buffer, bar, phase, acc, is_real, ACC, LEFT, HAS_WGMMA)
+        acc = _product(operand, buffer, acc, is_real, ACC, LEFT, HAS_WGMMA)
         _fetch(x, buffer, bar, 2 * ahead + 1, ahead < last, M, COLS, HAS_WGMMA)
         supers = next_supers
     if not HAS_WGMMA:

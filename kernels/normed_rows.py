@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from kernels.behind_loads import zero_behind_loads
+from kernels.behind_loads import sum_behind_loads, zero_behind_loads
 from kernels.launch import has_dp4a
 from kernels.pack_halves import F16_MAX, packed_place
 
@@ -65,10 +65,7 @@ def _parts_kernel(
         parts = ()
         for split in tl.static_range(SPLITS):
             parts = parts + (tl.load(part_ptr + split * stride_split + m * N + offs, mask=inside, other=0.0),)
-        total = parts[0] + zero_behind_loads(NATIVE)
-        for split in tl.static_range(1, SPLITS):
-            total += parts[split]
-        y += total
+        y += sum_behind_loads(parts, zero_behind_loads(NATIVE), SPLITS)
     _finish(y, offs, inside, w_ptr, eps, residual_ptr + m * N, packed_ptr + m * N, plain_ptr + m * N, N)
 
 

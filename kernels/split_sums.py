@@ -13,7 +13,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.activation import emit_blocks, quantize_blocks
-from kernels.behind_loads import zero_behind_loads
+from kernels.behind_loads import sum_behind_loads, zero_behind_loads
 from kernels.launch import has_dp4a
 from kernels.pack_halves import packed_place
 from kernels.quant_format import QuantActivation
@@ -99,11 +99,8 @@ def _swiglu_packed_kernel(
         gates = gates + (tl.load(gate_ptr + offs, mask=inside, other=0.0),)
         ups = ups + (tl.load(up_ptr + offs, mask=inside, other=0.0),)
     zero = zero_behind_loads(NATIVE)
-    gate = gates[0] + zero
-    up = ups[0] + zero
-    for split in tl.static_range(1, SPLITS):
-        gate += gates[split]
-        up += ups[split]
+    gate = sum_behind_loads(gates, zero, SPLITS)
+    up = sum_behind_loads(ups, zero, SPLITS)
     h = gate / (1.0 + tl.exp(-gate)) * up * factor
     tl.store(y_ptr + m * FFN + packed_place(column), h.to(tl.float16), mask=inside)
 

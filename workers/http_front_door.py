@@ -40,7 +40,7 @@ class FrontDoor:
         """Raise RequestError 403 for a Host that is not ours: a page may have pointed its own name at this address."""
         if not self._hosts:
             return
-        host: str = scope.headers.get("host", "") or scope.authority or ""
+        host = _host(scope)
         name = host.lower() if host.endswith("]") else re.sub(r":\d*\Z", "", host.lower())
         if name not in self._hosts:
             raise RequestError(403, f"The host {host[:128]!r} is not served here", code="host_not_allowed")
@@ -59,8 +59,7 @@ class FrontDoor:
         origin: str = scope.headers.get("origin", "")
         if origin != "null" and not origin.startswith(("http://", "https://")):
             return
-        host: str = scope.headers.get("host", "") or scope.authority or ""
-        if origin.partition("://")[2].lower() != host.lower():
+        if origin.partition("://")[2].lower() != _host(scope).lower():
             self.check_origin(scope)
 
     def common_headers(self, scope: Scope, request_id: str) -> Headers:
@@ -96,6 +95,11 @@ class FrontDoor:
 
     def _is_known(self, origin: str) -> bool:
         return origin in self._origins or ("loopback" in self._origins and _LOOPBACK.fullmatch(origin) is not None)
+
+
+def _host(scope: Scope) -> str:
+    host: str = scope.headers.get("host", "") or scope.authority or ""
+    return host
 
 
 def request_id_of(scope: Scope) -> str:
