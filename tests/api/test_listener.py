@@ -1,4 +1,4 @@
-"""Listening sockets and what arrives there: TLS, a unix socket, limits of headers and bodies, clients that do not read."""
+"""Listening sockets and what arrives there: TLS, a unix socket, limits of headers and bodies, slow clients."""
 
 from __future__ import annotations
 
