@@ -22,8 +22,8 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, warpgroup_mma, warpgroup_mma_wait
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from kernels.fragments import fragment, from_row, load_group, tile_layout
-from kernels.many_rows import FORMATS, GROUP, ROWS, has_wgmma, product_factor
+from kernels.fragments import fragment, from_row, load_group, load_powers, product_factors, tile_layout
+from kernels.many_rows import FORMATS, GROUP, ROWS, has_wgmma
 from kernels.quant_format import QuantWeight
 from kernels.short_runs import LONGEST, MOST_COLS, STEP_COLS, short_products
 from kernels.sort_tokens import Runs
@@ -64,10 +64,10 @@ def _next_tiles(FMT: gl.constexpr, planes, other, row, group, COLS: gl.constexpr
 
 @gluon.jit
 def _run_products(
-    planes, other, power, x_ptr, x_row, FMT: gl.constexpr, COLS: gl.constexpr, M: gl.constexpr, STAGES: gl.constexpr,
+    planes, other, x_ptr, x_row, FMT: gl.constexpr, COLS: gl.constexpr, M: gl.constexpr, STAGES: gl.constexpr,
     ACC: gl.constexpr, IS_PAIR: gl.constexpr, HAS_WGMMA: gl.constexpr, WAITS: gl.constexpr,
 ):
-    """Both matrices' 64 rows times the rows x_row [M, 1] of x, [64, M] f32 each, power * 2^-24 times their size.
+    """Both matrices' 64 rows times the rows x_row [M, 1] of x, [64, M] f32 each, to be multiplied by `product_factors`.
 
     WAITS: for the kernel ahead, which makes x
     """
@@ -78,6 +78,10 @@ def _run_products(
         gl.float16, [STAGES, M, 128], gl.NVMMASharedLayout.get_default_for([M, 128], gl.float16)
     )
     tile, other_tile = _next_tiles(FMT, planes, other, row, 0, COLS, IS_PAIR)
+    power = load_powers(planes, row, (None, None, None, None, None))
+    other_power = power
+    if IS_PAIR:
+        other_power = load_powers(other, row, (None, None, None, None, None))
     if WAITS:
         gdc_wait()
     for stage in gl.static_range(STAGES - 1):
@@ -99,7 +103,7 @@ def _run_products(
         low, high = unpack(FMT, tile, power)
         acc = _multiply(fragment(low, high, A), buffer, acc, ACC, HAS_WGMMA)
         if IS_PAIR:
-            low, high = unpack(FMT, other_tile, power)
+            low, high = unpack(FMT, other_tile, other_power)
             other_acc = _multiply(fragment(low, high, A), buffer, other_acc, ACC, HAS_WGMMA)
         if HAS_WGMMA:
             if IS_PAIR:
@@ -114,14 +118,14 @@ def _run_products(
 
 @gluon.jit
 def _expert_rows_kernel(
-    q_ptr, h_ptr, s_ptr, d_ptr, uq_ptr, uh_ptr, us_ptr, ud_ptr, power, x_ptr, y_ptr, order_ptr, runs_ptr, num_runs_ptr,
-    size, factor,
-    FMT: gl.constexpr, COLS: gl.constexpr, NUM_ROWS: gl.constexpr, TOP_K: gl.constexpr, M: gl.constexpr,
-    STAGES: gl.constexpr, IS_PAIR: gl.constexpr, IS_SHORT: gl.constexpr, HAS_WGMMA: gl.constexpr, PDL: gl.constexpr,
+    q_ptr, h_ptr, s_ptr, d_ptr, e_ptr, uq_ptr, uh_ptr, us_ptr, ud_ptr, ue_ptr, x_ptr, y_ptr, order_ptr, runs_ptr,
+    num_runs_ptr, factor, FMT: gl.constexpr, COLS: gl.constexpr, NUM_ROWS: gl.constexpr, TOP_K: gl.constexpr,
+    M: gl.constexpr, STAGES: gl.constexpr, IS_PAIR: gl.constexpr, IS_SHORT: gl.constexpr, HAS_WGMMA: gl.constexpr,
+    PDL: gl.constexpr,
 ):
     """IS_PAIR: y[sorted row] = silu(gate x[token]) * (up x[token]), packed; else y[pair] = down x[sorted row].
 
-    power: of `unpack`; size: what takes products to theirs; factor: of y
+    factor: of y
     """
     TILES: gl.constexpr = NUM_ROWS // 64
     if PDL:
@@ -140,26 +144,28 @@ def _expert_rows_kernel(
         count = gl.load(runs_ptr + run * 4 + 2)
         first_row = gl.program_id(0) % TILES * 64
         matrix_row = expert * NUM_ROWS + first_row
-        planes = from_row(FMT, q_ptr, h_ptr, s_ptr, d_ptr, matrix_row, COLS)
-        other = from_row(FMT, uq_ptr, uh_ptr, us_ptr, ud_ptr, matrix_row, COLS)
+        planes = from_row(FMT, q_ptr, h_ptr, s_ptr, d_ptr, e_ptr, matrix_row, COLS)
+        other = from_row(FMT, uq_ptr, uh_ptr, us_ptr, ud_ptr, ue_ptr, matrix_row, COLS)
         x_row = first + gl.minimum(gl.arange(0, M, gl.SliceLayout(1, X)), count - 1)
         if IS_PAIR:
             x_row = gl.load(order_ptr + x_row) // TOP_K
         x_row = gl.expand_dims(x_row, 1)
         WAITS: gl.constexpr = PDL and not IS_PAIR
         if IS_SHORT:
-            acc, other_acc = short_products(planes, other, power, x_ptr, x_row, FMT, COLS, ACC, IS_PAIR, WAITS)
+            acc, other_acc = short_products(planes, other, x_ptr, x_row, FMT, COLS, ACC, IS_PAIR, WAITS)
         else:
-            acc, other_acc = _run_products(planes, other, power, x_ptr, x_row, FMT, COLS, M, STAGES, ACC, IS_PAIR,
+            acc, other_acc = _run_products(planes, other, x_ptr, x_row, FMT, COLS, M, STAGES, ACC, IS_PAIR,
                                            HAS_WGMMA, WAITS)
-        out_row = first_row + gl.expand_dims(gl.arange(0, 64, gl.SliceLayout(1, ACC)), 1)
+        own = gl.arange(0, 64, gl.SliceLayout(1, ACC))
+        out_row = first_row + gl.expand_dims(own, 1)
         token = gl.arange(0, M, gl.SliceLayout(0, ACC))
         real = gl.expand_dims(token < count, 0)
-        acc = acc * size
+        acc = acc * gl.expand_dims(product_factors(planes, own, (None, None, None, None, None)), 1)
         if IS_PAIR:
             place = out_row // 128 * 128 + out_row // 4 % 4 * 32 + out_row // 16 % 2 * 16 + out_row % 2 * 8
             place += out_row // 32 % 4 * 2 + out_row // 2 % 2
-            h = acc / (1.0 + gl.exp(-acc)) * (other_acc * size) * factor
+            other_acc = other_acc * gl.expand_dims(product_factors(other, own, (None, None, None, None, None)), 1)
+            h = acc / (1.0 + gl.exp(-acc)) * other_acc * factor
             place += gl.expand_dims(first + token, 0).to(gl.int64) * NUM_ROWS
             gl.store(y_ptr + place, h.to(gl.float16), mask=real)
         else:
@@ -195,13 +201,12 @@ class _Launch:
     def run(self, x: Tensor, y: Tensor, runs: Runs, top_k: int) -> None:
         num_cols = self.weight.num_cols
         is_short = runs.length == LONGEST and num_cols <= MOST_COLS and num_cols % STEP_COLS == 0
-        exponent = min(self.weight.exponent, self.other.exponent)
-        planes = [p for w in (self.weight, self.other) for p in (w.quants, w.high, w.scales, w.supers)]
+        planes = [p for w in (self.weight, self.other) for p in (w.quants, w.high, w.scales, w.supers, w.powers)]
         _expert_rows_kernel[(self.rows // ROWS * runs.most,)](
-            *planes, 2.0**exponent, x, y, runs.order, runs.table, runs.count, product_factor(exponent), self.factor,
-            FMT=int(self.weight.format), COLS=num_cols, NUM_ROWS=self.rows, TOP_K=top_k, M=runs.length,
-            STAGES=STAGES, IS_PAIR=self.is_pair, IS_SHORT=is_short, HAS_WGMMA=has_wgmma(x) and not is_short,
-            PDL=self.pdl, num_warps=4, **({"launch_pdl": True} if self.pdl else {}),
+            *planes, x, y, runs.order, runs.table, runs.count, self.factor, FMT=int(self.weight.format),
+            COLS=num_cols, NUM_ROWS=self.rows, TOP_K=top_k, M=runs.length, STAGES=STAGES, IS_PAIR=self.is_pair,
+            IS_SHORT=is_short, HAS_WGMMA=has_wgmma(x) and not is_short, PDL=self.pdl, num_warps=4,
+            **({"launch_pdl": True} if self.pdl else {}),
         )
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from kernels.unpack_halves import IQ4_XS, NVFP4, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0
+from kernels.unpack_halves import IQ4_XS, NVFP4, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, QUANT
 
 
 @gluon.constexpr_function
@@ -33,26 +33,26 @@ def tile_layout():
 
 
 @gluon.jit
-def from_row(FMT: gl.constexpr, q_ptr, h_ptr, s_ptr, d_ptr, row, COLS: gl.constexpr):
+def from_row(FMT: gl.constexpr, q_ptr, h_ptr, s_ptr, d_ptr, e_ptr, row, COLS: gl.constexpr):
     """The planes from one of their rows on; row: int64."""
     Q8: gl.constexpr = FMT == Q8_0
     q_ptr += row * (COLS // 4 if Q8 else COLS // 8)
     h_ptr += row * (COLS // 16 if FMT == Q6_K else COLS // 32)
     s_ptr += row * (COLS // 32)
     d_ptr += row * (1 if FMT == NVFP4 else COLS // 256)
-    return q_ptr, h_ptr, s_ptr, d_ptr
+    return q_ptr, h_ptr, s_ptr, d_ptr, e_ptr + row
 
 
 @gluon.jit
 def forward(FMT: gl.constexpr, planes, pairs):
     """The planes from so many pairs of groups further on in every row."""
-    q_ptr, h_ptr, s_ptr, d_ptr = planes
+    q_ptr, h_ptr, s_ptr, d_ptr, e_ptr = planes
     q_ptr += pairs * (64 if FMT == Q8_0 else 32)
     if FMT == Q5_0 or FMT == Q5_1 or FMT == Q5_K or FMT == Q6_K:
         h_ptr += pairs * (16 if FMT == Q6_K else 8)
     if FMT == Q4_K or FMT == Q5_K or FMT == Q6_K or FMT == IQ4_XS:
         d_ptr += pairs
-    return q_ptr, h_ptr, s_ptr + pairs * 8, d_ptr
+    return q_ptr, h_ptr, s_ptr + pairs * 8, d_ptr, e_ptr
 
 
 @gluon.jit
@@ -66,7 +66,7 @@ def _between(ptr, other_ptr):
 def planes_apart(planes, other):
     """Elements from the planes of one matrix to those of another one of the same format."""
     return (_between(planes[0], other[0]), _between(planes[1], other[1]), _between(planes[2], other[2]),
-            _between(planes[3], other[3]))
+            _between(planes[3], other[3]), _between(planes[4], other[4]))
 
 
 @gluon.jit
@@ -88,10 +88,10 @@ def load_quants(FMT: gl.constexpr, planes, row, group, COLS: gl.constexpr, apart
     """Of group number `group` of some rows: (quants [rows, 4, words], more bits, scales).
 
     row:   [64] int32 in a slice of `tile_layout`, counted from where `planes` begin
-    apart: where rows with bit 3 are of another matrix, counted without it: `planes_apart`; else (None,) * 4
+    apart: where rows with bit 3 are of another matrix, counted without it: `planes_apart`; else (None,) * 5
     """
     L: gl.constexpr = tile_layout()
-    q_ptr, h_ptr, s_ptr, _ = planes
+    q_ptr, h_ptr, s_ptr, _, _ = planes
     t = gl.expand_dims(gl.arange(0, 4, gl.SliceLayout(0, gl.SliceLayout(2, L))), 0).to(gl.int64)
     word = gl.expand_dims(gl.expand_dims(gl.arange(0, 4, gl.SliceLayout(0, gl.SliceLayout(1, L))), 0), 1).to(gl.int64)
     scale = gl.load(s_ptr + group * 4 + _places(row, COLS // 32, t, apart[2]))
@@ -126,9 +126,23 @@ def load_supers(FMT: gl.constexpr, planes, row, pair, COLS: gl.constexpr, apart)
 
 
 @gluon.jit
+def load_powers(planes, row, apart):
+    """`QuantWeight.powers` of rows, [rows, 4] as `unpack` takes them."""
+    t = gl.expand_dims(gl.arange(0, 4, gl.SliceLayout(0, gl.SliceLayout(2, tile_layout()))), 0)
+    return gl.load(planes[4] + _places(row, 1, (t * 0).to(gl.int64), apart[4]))
+
+
+@gluon.jit
+def product_factors(planes, row, apart):
+    """What takes products of rows to their size; row: [64] int32 in any layout."""
+    second = (row & 8) if apart[4] is None else (row >> 3 & 1) * apart[4]
+    return (1.0 / QUANT) / gl.load(planes[4] + ((row & -9).to(gl.int64) + second))
+
+
+@gluon.jit
 def load_group(FMT: gl.constexpr, planes, row, group, COLS: gl.constexpr):
     """Both, as `unpack` takes them."""
-    apart = (None, None, None, None)
+    apart = (None, None, None, None, None)
     q, high, scale = load_quants(FMT, planes, row, group, COLS, apart)
     return q, high, scale, load_supers(FMT, planes, row, group // 2, COLS, apart)
 

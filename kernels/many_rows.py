@@ -24,7 +24,16 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warp
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from kernels.fragments import forward, fragment, from_row, load_quants, load_supers, tile_layout
+from kernels.fragments import (
+    forward,
+    fragment,
+    from_row,
+    load_powers,
+    load_quants,
+    load_supers,
+    product_factors,
+    tile_layout,
+)
 from kernels.quant_format import QuantFormat, QuantWeight
 from kernels.unpack_halves import unpack
 
@@ -97,10 +106,10 @@ def product_layout(num_tokens, has_wgmma):
 
 @gluon.jit
 def tile_products(
-    FMT: gl.constexpr, planes, row, apart, power, x, first, last, COLS: gl.constexpr, M: gl.constexpr,
-    PAIRS: gl.constexpr, HAS_WGMMA: gl.constexpr, PDL: gl.constexpr,
+    FMT: gl.constexpr, planes, row, apart, x, first, last, COLS: gl.constexpr, M: gl.constexpr, PAIRS: gl.constexpr,
+    HAS_WGMMA: gl.constexpr, PDL: gl.constexpr,
 ):
-    """64 rows of W times x, columns 256 * first to 256 * last: [64, M] f32, power * 2^-24 times their size.
+    """64 rows of W times x, columns 256 * first to 256 * last: [64, M] f32, to be multiplied by `product_factors`.
 
     row, apart: as `load_quants` takes them
     x: a descriptor with wgmma, else a pointer. PAIRS: of buffers
@@ -119,6 +128,7 @@ def tile_products(
         gl.thread_barrier()
     if PDL:
         gdc_launch_dependents()
+    power = load_powers(planes, row, apart)
     planes = forward(FMT, planes, first)
     even = load_quants(FMT, planes, row, 0, COLS, apart)  # weights, which no kernel before writes
     odd = load_quants(FMT, planes, row, _second(first, GROUPS), COLS, apart)
@@ -157,7 +167,7 @@ def tile_products(
 
 @gluon.jit
 def _many_rows_kernel(
-    q_ptr, h_ptr, s_ptr, d_ptr, power, num_rows, x, y_ptr, stride_y, stride_split, factor, FMT: gl.constexpr,
+    q_ptr, h_ptr, s_ptr, d_ptr, e_ptr, num_rows, x, y_ptr, stride_y, stride_split, factor, FMT: gl.constexpr,
     COLS: gl.constexpr, M: gl.constexpr, PAIRS: gl.constexpr, FEW: gl.constexpr, HAS_WGMMA: gl.constexpr,
     PDL: gl.constexpr,
 ):
@@ -174,12 +184,14 @@ def _many_rows_kernel(
         row = gl.minimum(row, num_rows - 1)
     else:  # the last program begins early, and leaves out what is not its own
         first_row = gl.minimum(tile_row, num_rows - 64)
-    planes = from_row(FMT, q_ptr, h_ptr, s_ptr, d_ptr, first_row.to(gl.int64), COLS)
-    apart = (None, None, None, None)
-    acc = tile_products(FMT, planes, row, apart, power, x, first, last, COLS, M, PAIRS, HAS_WGMMA, PDL)
-    out_row = first_row + gl.expand_dims(gl.arange(0, 64, gl.SliceLayout(1, ACC)), 1)
+    planes = from_row(FMT, q_ptr, h_ptr, s_ptr, d_ptr, e_ptr, first_row.to(gl.int64), COLS)
+    apart = (None, None, None, None, None)
+    acc = tile_products(FMT, planes, row, apart, x, first, last, COLS, M, PAIRS, HAS_WGMMA, PDL)
+    own = gl.arange(0, 64, gl.SliceLayout(1, ACC))
+    out_row = first_row + gl.expand_dims(own, 1)
+    factors = product_factors(planes, gl.minimum(own, num_rows - 1) if FEW else own, apart) * factor
     token = gl.expand_dims(gl.arange(0, M, gl.SliceLayout(0, ACC)), 0)
-    gl.store(y_ptr + split * stride_split + token * stride_y + out_row, acc * factor,
+    gl.store(y_ptr + split * stride_split + token * stride_y + out_row, acc * gl.expand_dims(factors, 1),
              mask=(out_row >= tile_row) & (out_row < num_rows))
 
 
@@ -237,18 +249,13 @@ def many_rows(x: Tensor, weight: QuantWeight, out: Tensor, pdl: bool = False, x_
     splits, num_tokens, _ = out.shape
     is_bulk = has_wgmma(x)
     _many_rows_kernel[(triton.cdiv(weight.num_rows, ROWS), splits)](
-        weight.quants, weight.high, weight.scales, weight.supers, 2.0**weight.exponent, weight.num_rows,
-        bulk_copies(x) if is_bulk else x, out, out.stride(1), out.stride(0), product_factor(weight.exponent) / x_factor,
+        weight.quants, weight.high, weight.scales, weight.supers, weight.powers, weight.num_rows,
+        bulk_copies(x) if is_bulk else x, out, out.stride(1), out.stride(0), 1.0 / x_factor,
         FMT=int(weight.format), COLS=weight.num_cols, M=num_tokens, PAIRS=pairs(num_tokens, is_bulk),
         FEW=weight.num_rows < ROWS, HAS_WGMMA=is_bulk, PDL=pdl, num_warps=4,
         maxnreg=registers(weight.format, num_tokens) if is_bulk else None,
         **({"launch_pdl": True} if pdl else {}),
     )
-
-
-def product_factor(exponent: int) -> float:
-    """What takes products of unpacked weights to their size."""
-    return 2.0 ** (24 - exponent)
 
 
 def bulk_copies(x: Tensor) -> TensorDescriptor:

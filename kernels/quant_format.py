@@ -60,8 +60,8 @@ class QuantWeight:
              (IQ4_XS), uint8 exponent (MXFP4), int16 pair of E4M3 scales (NVFP4), or a dummy
     supers:  [num_rows, num_cols / 256]: int32 f16 pair d | dmin (Q4_K, Q5_K), f16 d (Q6_K, IQ4_XS);
              [num_rows] f32 factor of the whole row (NVFP4); or a dummy
+    powers:  [num_rows] f32, of two, that take a row's largest scale, or about that, to the upper end of f16; or a dummy
     A dummy is the quants plane again: kernels need an address, not its content.
-    exponent: of the power of two that takes the largest scale of a block, or about that, to the upper end of f16
     """
 
     format: QuantFormat
@@ -71,7 +71,7 @@ class QuantWeight:
     high: Tensor
     scales: Tensor
     supers: Tensor
-    exponent: int = 0
+    powers: Tensor
 
     @property
     def num_bytes(self) -> int:

@@ -11,9 +11,7 @@ Inverse: kernels/reference/quant_weight.py.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -43,14 +41,14 @@ def repack(raw: Tensor, quant_format: QuantFormat) -> QuantWeight:
         raise ValueError(f"{num_cols} columns are not a multiple of 32")
     if quant_format.is_float:
         quants = raw.contiguous().view(FLOATS[quant_format])
-        return QuantWeight(quant_format, num_rows, num_cols, quants, quants, quants, quants)
+        return QuantWeight(quant_format, num_rows, num_cols, quants, quants, quants, quants, quants)
     blocks = raw.reshape(num_rows, -1, block_bytes)
     planes = _SPLIT[quant_format](blocks)
     quants, high, scales, supers = (None if plane is None else plane.reshape(num_rows,
                                                                              -1).contiguous() for plane in planes)
     assert quants is not None
     kept = [quants if plane is None else plane for plane in (quants, high, scales, supers)]
-    return QuantWeight(quant_format, num_rows, num_cols, *kept, scale_exponent(quant_format, *kept[2:]))
+    return QuantWeight(quant_format, num_rows, num_cols, *kept, scale_powers(quant_format, *kept[2:]))
 
 
 def concat_rows(weights: list[QuantWeight]) -> QuantWeight:
@@ -59,7 +57,7 @@ def concat_rows(weights: list[QuantWeight]) -> QuantWeight:
     if any(w.format != first.format or w.num_cols != first.num_cols for w in weights):
         raise ValueError("only matrices of one format and width can be joined")
     joined = [torch.cat([getattr(w, name) for w in weights]) for name in _PLANES]
-    return replace(_with_planes(first, joined), exponent=min(w.exponent for w in weights))
+    return _with_planes(first, joined)
 
 
 def select_rows(weight: QuantWeight, rows: Tensor | slice) -> QuantWeight:
@@ -70,13 +68,13 @@ def select_rows(weight: QuantWeight, rows: Tensor | slice) -> QuantWeight:
 def _with_planes(weight: QuantWeight, planes: list[Tensor]) -> QuantWeight:
     dummies = [getattr(weight, name) is weight.quants for name in _PLANES]
     kept = [planes[0] if is_dummy else plane for plane, is_dummy in zip(planes, dummies, strict=True)]
-    return QuantWeight(weight.format, kept[0].shape[0], weight.num_cols, *kept, weight.exponent)
+    return QuantWeight(weight.format, kept[0].shape[0], weight.num_cols, *kept)
 
 
-def scale_exponent(kind: QuantFormat, scales: Tensor, supers: Tensor) -> int:
-    """`QuantWeight.exponent`: the largest one, up to MOST_EXPONENT, with which scales, and 2^-14 of what is added to
-    scaled quants (`unpack_halves` goes through it), stay within f16."""
-    added = 0.0
+def scale_powers(kind: QuantFormat, scales: Tensor, supers: Tensor) -> Tensor:
+    """`QuantWeight.powers`: the largest ones, up to 2^MOST_EXPONENT, with which a row's scales, and 2^-14 of what is
+    added to scaled quants (`unpack_halves` goes through it), stay within f16."""
+    added = torch.zeros((), device=scales.device)
     if kind in (QuantFormat.Q4_K, QuantFormat.Q5_K):
         size, added = (63 * x for x in _largest_of_pair(supers))
     elif kind in (QuantFormat.Q4_1, QuantFormat.Q5_1):
@@ -86,33 +84,33 @@ def scale_exponent(kind: QuantFormat, scales: Tensor, supers: Tensor) -> int:
     elif kind == QuantFormat.IQ4_XS:
         size = 32 * _largest(supers)
     elif kind == QuantFormat.MXFP4:
-        size = 2.0 ** (_largest(scales) - 128)  # of twice the values
+        size = torch.exp2(_largest(scales) - 128)  # of twice the values
     elif kind == QuantFormat.NVFP4:
         sizes = scales.view(torch.uint8) & 0x7F  # E4M3, in order; the last one stands for 0
-        largest = torch.where(sizes == 0x7F, 0, sizes).amax()
-        size = 0.5 * float(largest.view(torch.float8_e4m3fn)) * _largest(supers)  # of twice the values
+        largest = torch.where(sizes == 0x7F, 0, sizes).amax(dim=1)
+        size = 0.5 * largest.view(torch.float8_e4m3fn).float() * supers.flatten().abs()  # of twice the values
     else:
         size = _largest(scales)
-    bound = max(size, added * 2.0**-14)
-    if not 0 < bound < math.inf:
-        return MOST_EXPONENT if bound == 0 else 0
-    return max(0, min(MOST_EXPONENT, math.frexp(F16_MAX / bound)[1] - 1))
+    bound = torch.maximum(size, added * 2.0**-14)
+    exponents = torch.frexp(F16_MAX / bound)[1] - 1
+    exponents = torch.where(bound > 0, exponents, MOST_EXPONENT).clamp(0, MOST_EXPONENT)
+    return torch.where(bound.isfinite(), torch.exp2(exponents.float()), 1.0)
 
 
-def _largest(plane: Tensor) -> float:
-    return float(plane.abs().amax())
+def _largest(plane: Tensor) -> Tensor:
+    return plane.abs().amax(dim=1).float()
 
 
-def _largest_of_pair(plane: Tensor) -> list[float]:
+def _largest_of_pair(plane: Tensor) -> tuple[Tensor, Tensor]:
     """Of an int32 plane's low halves and of its high ones."""
-    pairs = plane.view(torch.float16).unflatten(-1, (-1, 2)).abs()
-    return [float(x) for x in pairs.amax(dim=(0, 1))]
+    low, high = plane.view(torch.float16).unflatten(-1, (-1, 2)).abs().amax(dim=1).float().unbind(1)
+    return low, high
 
 
 MOST_EXPONENT = 27  # whose powers unpack_halves knows
 F16_MAX = 65504.0
 FLOATS = {QuantFormat.F32: torch.float32, QuantFormat.F16: torch.float16, QuantFormat.BF16: torch.bfloat16}
-_PLANES = ("quants", "high", "scales", "supers")
+_PLANES = ("quants", "high", "scales", "supers", "powers")
 _Planes = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]
 
 

@@ -12,7 +12,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 from triton.language.extra.cuda import gdc_wait
 
-from kernels.fragments import fragment, load_group, tile_layout
+from kernels.fragments import fragment, load_group, load_powers, tile_layout
 from kernels.unpack_halves import unpack
 
 LONGEST = 8  # tokens of a run
@@ -39,10 +39,10 @@ def _multiply(FMT: gl.constexpr, tile, power, buffer, acc, ACC: gl.constexpr):
 
 @gluon.jit
 def short_products(
-    planes, other, power, x_ptr, x_row, FMT: gl.constexpr, COLS: gl.constexpr, ACC: gl.constexpr, IS_PAIR: gl.constexpr,
+    planes, other, x_ptr, x_row, FMT: gl.constexpr, COLS: gl.constexpr, ACC: gl.constexpr, IS_PAIR: gl.constexpr,
     WAITS: gl.constexpr,
 ):
-    """Both matrices' 64 rows times the rows x_row [8, 1] of x, [64, 8] f32 each, power * 2^-24 times their size.
+    """Both matrices' 64 rows times the rows x_row [8, 1] of x, [64, 8] f32 each, to be multiplied by `product_factors`.
 
     WAITS: for the kernel ahead, which makes x
     """
@@ -50,6 +50,10 @@ def short_products(
     STEPS: gl.constexpr = COLS // 256
     row = gl.arange(0, 64, gl.SliceLayout(1, gl.SliceLayout(2, tile_layout())))
     tiles, others = _load_step(FMT, planes, other, row, 0, COLS, IS_PAIR)
+    power = load_powers(planes, row, (None, None, None, None, None))
+    other_power = power
+    if IS_PAIR:
+        other_power = load_powers(other, row, (None, None, None, None, None))
     buffers = gl.allocate_shared_memory(
         gl.float16, [GROUPS, 8, 128], gl.NVMMASharedLayout.get_default_for([8, 128], gl.float16)
     )
@@ -71,7 +75,7 @@ def short_products(
             buffer = buffers.index(2 * step + half)
             acc = _multiply(FMT, tiles[half], power, buffer, acc, ACC)
             if IS_PAIR:
-                other_acc = _multiply(FMT, others[half], power, buffer, other_acc, ACC)
+                other_acc = _multiply(FMT, others[half], other_power, buffer, other_acc, ACC)
         tiles = next_tiles
         others = next_others
     return acc, other_acc

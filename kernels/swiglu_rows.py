@@ -20,7 +20,7 @@ from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from kernels.fragments import from_row, planes_apart, tile_layout
+from kernels.fragments import from_row, planes_apart, product_factors, tile_layout
 from kernels.many_rows import (
     GROUP,
     MIN_GROUPS,
@@ -31,7 +31,6 @@ from kernels.many_rows import (
     fits,
     has_wgmma,
     pairs,
-    product_factor,
     product_layout,
     programs_at_once,
     registers,
@@ -40,6 +39,13 @@ from kernels.many_rows import (
 from kernels.quant_format import QuantFormat, QuantWeight
 
 WIDTH = ROWS // 2  # columns of h a program makes
+
+
+@gluon.jit
+def _rows(LAYOUT: gl.constexpr):
+    """[64] int32 of a tile, counted from its first; bit 3 says which matrix a row is of."""
+    row = gl.arange(0, 64, LAYOUT)
+    return (row // 2 % 4 * 32 + row // 32 * 16) + (row // 16 % 2 + row % 2 * 2) + (row & 8)
 
 
 @gluon.jit
@@ -78,11 +84,11 @@ def _store_swiglu(y, y_ptr, stride_y, position, factor, M: gl.constexpr):
 
 @gluon.jit
 def _swiglu_rows_kernel(
-    q_ptr, h_ptr, s_ptr, d_ptr, uq_ptr, uh_ptr, us_ptr, ud_ptr, power, whole, num_parts, x, y_ptr, stride_y, part_ptr,
-    count_ptr, factor, h_factor, FMT: gl.constexpr, COLS: gl.constexpr, M: gl.constexpr, PAIRS: gl.constexpr,
+    q_ptr, h_ptr, s_ptr, d_ptr, e_ptr, uq_ptr, uh_ptr, us_ptr, ud_ptr, ue_ptr, whole, num_parts, x, y_ptr, stride_y,
+    part_ptr, count_ptr, h_factor, FMT: gl.constexpr, COLS: gl.constexpr, M: gl.constexpr, PAIRS: gl.constexpr,
     HAS_PARTS: gl.constexpr, HAS_WGMMA: gl.constexpr, PDL: gl.constexpr,
 ):
-    """whole: tiles that one program makes each. x, PAIRS: of `tile_products`. factor: of both products."""
+    """whole: tiles that one program makes each. x, PAIRS: of `tile_products`."""
     ACC: gl.constexpr = product_layout(M, HAS_WGMMA)
     STEPS: gl.constexpr = (COLS // 128 + 1) // 2
     tile = gl.program_id(0)
@@ -95,13 +101,13 @@ def _swiglu_rows_kernel(
         tile = gl.where(is_whole, tile, whole + rest // num_parts)
         first = gl.where(is_whole, 0, STEPS * part // num_parts)
         last = gl.where(is_whole, STEPS, STEPS * (part + 1) // num_parts)
-    # Position 32 * tile + 8 * warp + g of `pack_halves`; bit 3 of a row says which matrix it is of.
+    # Row 16 * warp + g of a tile makes position 32 * tile + 8 * warp + g of `pack_halves`.
     first_row = (tile // 4 * 128 + tile % 4 * 4).to(gl.int64)
-    row = gl.arange(0, 64, gl.SliceLayout(1, gl.SliceLayout(2, tile_layout())))
-    row = (row // 2 % 4 * 32 + row // 32 * 16) + (row // 16 % 2 + row % 2 * 2) + (row & 8)
-    apart = planes_apart((q_ptr, h_ptr, s_ptr, d_ptr), (uq_ptr, uh_ptr, us_ptr, ud_ptr))
-    planes = from_row(FMT, q_ptr, h_ptr, s_ptr, d_ptr, first_row, COLS)
-    acc = tile_products(FMT, planes, row, apart, power, x, first, last, COLS, M, PAIRS, HAS_WGMMA, PDL)
+    row = _rows(gl.SliceLayout(1, gl.SliceLayout(2, tile_layout())))
+    planes = from_row(FMT, q_ptr, h_ptr, s_ptr, d_ptr, e_ptr, first_row, COLS)
+    apart = planes_apart((q_ptr, h_ptr, s_ptr, d_ptr, e_ptr), (uq_ptr, uh_ptr, us_ptr, ud_ptr, ue_ptr))
+    acc = tile_products(FMT, planes, row, apart, x, first, last, COLS, M, PAIRS, HAS_WGMMA, PDL)
+    factors = gl.expand_dims(product_factors(planes, _rows(gl.SliceLayout(1, ACC)), apart), 1)
     if HAS_PARTS:
         is_last = is_whole
         if not is_whole:
@@ -113,9 +119,9 @@ def _swiglu_rows_kernel(
                 gl.store(count_ptr + (tile - whole), 0)
                 is_last = rest >= 0
         if is_last:
-            _store_swiglu(acc * factor, y_ptr, stride_y, tile * 32, h_factor, M)
+            _store_swiglu(acc * factors, y_ptr, stride_y, tile * 32, h_factor, M)
     else:
-        _store_swiglu(acc * factor, y_ptr, stride_y, tile * 32, h_factor, M)
+        _store_swiglu(acc * factors, y_ptr, stride_y, tile * 32, h_factor, M)
 
 
 def takes(gate: QuantWeight, up: QuantWeight, num_tokens: int) -> bool:
@@ -157,12 +163,11 @@ def swiglu_rows(
     num_rest = ffn // WIDTH - whole
     out = torch.empty(num_tokens, ffn, dtype=torch.float16, device=x.device)
     parts = torch.empty(max(1, num_rest * num_parts), ROWS, num_tokens, device=x.device)
-    exponent = min(gate.exponent, up.exponent)
-    planes = [plane for w in (gate, up) for plane in (w.quants, w.high, w.scales, w.supers)]
+    planes = [plane for w in (gate, up) for plane in (w.quants, w.high, w.scales, w.supers, w.powers)]
     _swiglu_rows_kernel[(whole + num_rest * num_parts,)](
-        *planes, 2.0**exponent, whole, num_parts, bulk_copies(x) if is_bulk else x, out, ffn, parts, counts,
-        product_factor(exponent), factor, FMT=int(gate.format), COLS=gate.num_cols, M=num_tokens,
-        PAIRS=pairs(num_tokens, is_bulk), HAS_PARTS=num_rest > 0, HAS_WGMMA=is_bulk, PDL=pdl, num_warps=4,
+        *planes, whole, num_parts, bulk_copies(x) if is_bulk else x, out, ffn, parts, counts, factor,
+        FMT=int(gate.format), COLS=gate.num_cols, M=num_tokens, PAIRS=pairs(num_tokens, is_bulk),
+        HAS_PARTS=num_rest > 0, HAS_WGMMA=is_bulk, PDL=pdl, num_warps=4,
         maxnreg=registers(gate.format, num_tokens) if is_bulk else None, **({"launch_pdl": True} if pdl else {}),
     )
     return out

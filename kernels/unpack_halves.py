@@ -2,7 +2,7 @@
 
 Written in Gluon; any layout will do. A quant's bits in a half are the subnormal number 2^-24 of it, exactly, so that
 masking or moving bytes converts and one multiplication and addition in f16 ends it: a weight comes out as 2^-24 of
-itself times 2^exponent, which takes the matrix's largest scale to the upper end of f16 (`QuantWeight.exponent`). Where
+itself times a power of two that takes its row's largest scale to the upper end of f16 (`QuantWeight.powers`). Where
 more bits come from elsewhere, whole bytes are put together first. Knows formats; no grid, no activations.
 Reference: kernels/reference/quant_weight.py
 """
@@ -170,8 +170,7 @@ def _scales(FMT: gl.constexpr, scale, supers, power):
     """(scale of columns 0 to 15 of each block, scale of 16 to 31, what is added to either), [rows, 4] of two equal
     halves; of nibbles the second scale is a 16th of the first, for high ones."""
     if FMT == Q4_K or FMT == Q5_K:
-        by = gl.to_tensor(_halves_of_power(power, 12) | _halves_of_power(power, 14) << 16 | -(2**31))
-        by = gl.full(supers.shape, by, gl.int32, supers.type.layout)
+        by = _halves_of_power(power, 12) | _halves_of_power(power, 14) << 16 | -(2**31)
         low, sixteenth, added = gl.inline_asm_elementwise(
             _K_SCALES_ASM, "=&r,=&r,=&r,r,r,r", [scale.to(gl.int32), supers, by],
             dtype=(gl.int32, gl.int32, gl.int32), is_pure=True, pack=1,
@@ -179,7 +178,7 @@ def _scales(FMT: gl.constexpr, scale, supers, power):
         high = sixteenth if FMT == Q4_K else low
         high_added = added
     elif FMT == Q6_K:
-        by = gl.full(supers.shape, _halves_of_power(power, 12), gl.int32, supers.type.layout)
+        by = _halves_of_power(power, 12)
         low, high, added, high_added = gl.inline_asm_elementwise(
             _Q6_SCALES_ASM, "=&r,=&r,=&r,=&r,r,r,r",
             [scale.to(gl.int32), supers.to(gl.int16, bitcast=True).to(gl.int32), by],
@@ -215,7 +214,7 @@ def _scales(FMT: gl.constexpr, scale, supers, power):
 @gluon.jit
 def unpack(FMT: gl.constexpr, tile, power):
     """(four halves per word of columns 0 to 15 of each block, the same of columns 16 to 31), [rows, 4, 4] f16 each, of
-    bytes 0, 2, 1 and 3 of a word; power: f32, 2^exponent of the matrix."""
+    bytes 0, 2, 1 and 3 of a word; power: [rows, 4] f32, `QuantWeight.powers`."""
     q, more, scale, supers = tile
     low, high, added, high_added = _scales(FMT, scale, supers, power)
     if FMT == Q4_0 or FMT == Q4_1 or FMT == Q4_K:

@@ -12,7 +12,7 @@ from kernels.quant_format import QuantActivation, QuantFormat, QuantWeight
 from kernels.reference.pack_halves import pack_halves as reference_pack
 from kernels.reference.quant_gemv import dequantize_rows, rms_factor
 from kernels.reference.quant_weight import dequantize
-from kernels.repack import scale_exponent
+from kernels.repack import scale_powers
 from tests.kernels.activations import random_activation, relative_error
 from tests.kernels.random_weights import random_weight
 
@@ -61,13 +61,13 @@ def test_products_of_any_number_of_rows(
 
 @pytest.mark.parametrize("kind", [QuantFormat.Q4_K, QuantFormat.Q6_K, QuantFormat.Q8_0, QuantFormat.Q5_1])
 def test_rows_much_smaller_than_others(kind: QuantFormat) -> None:
-    """All rows of a matrix share the power of two that its scales are multiplied by."""
+    """Each has a power of two of its own that its scales are multiplied by."""
     torch.backends.cuda.matmul.allow_tf32 = False
     large = random_weight(64, 1024, kind, "cuda", seed=3)
     planes = [large.quants, large.high, large.scales, large.supers]
     halves = planes[3 if kind in (QuantFormat.Q4_K, QuantFormat.Q6_K) else 2].view(torch.float16)
-    halves[1::2] *= 2.0**-7  # exactly
-    weight = QuantWeight(kind, 64, 1024, *planes, scale_exponent(kind, planes[2], planes[3]))
+    halves[1::2] *= 2.0**-10
+    weight = QuantWeight(kind, 64, 1024, *planes, scale_powers(kind, planes[2], planes[3]))
     x = torch.randn(64, 1024, device="cuda")
     parts = torch.full((1, 64, 64), torch.nan, device="cuda")
     many_rows(pack_rows(x), weight, parts)

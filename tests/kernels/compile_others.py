@@ -66,7 +66,7 @@ def _gluon(kernel: Any, kind: QuantFormat, constants: dict[str, object], others:
            target: GPUTarget, num_warps: int = 4) -> None:
     """Compile a Gluon kernel that reads planes of `kind`; others: signature of the rest."""
     weight = random_weight(64, 256, kind)
-    planes = {"q": weight.quants, "h": weight.high, "s": weight.scales, "d": weight.supers}
+    planes = {"q": weight.quants, "h": weight.high, "s": weight.scales, "d": weight.supers, "e": weight.powers}
     signature = {
         name: "constexpr" if name in constants else others.get(name) or mangle_type(planes[name[-5]])
         for name in kernel.arg_names
@@ -86,7 +86,7 @@ def many_rows(target: GPUTarget) -> int:
     for kind, num_tokens, num_cols in jobs:
         x = torch.empty(num_tokens, num_cols, dtype=torch.float16)
         others = {"x": mangle_type(bulk_copies(x) if is_bulk else x), "y_ptr": "*fp32", "num_rows": "i32",
-                  "stride_y": "i32", "stride_split": "i32", "factor": "fp32", "power": "fp32"}
+                  "stride_y": "i32", "stride_split": "i32", "factor": "fp32"}
         constants = {"FMT": int(kind), "COLS": num_cols, "M": num_tokens, "PAIRS": pairs(num_tokens, is_bulk),
                      "FEW": num_cols < 2048, "HAS_WGMMA": is_bulk, "PDL": int(target.arch) >= 90}
         _gluon(_many_rows_kernel, kind, constants, others, target)
@@ -101,7 +101,7 @@ def swiglu_rows(target: GPUTarget) -> int:
         x = torch.empty(num_tokens, 2048, dtype=torch.float16)
         integers = dict.fromkeys(("whole", "num_parts", "stride_y"), "i32")
         others = integers | {"x": mangle_type(bulk_copies(x) if is_bulk else x), "y_ptr": "*fp16", "part_ptr": "*fp32",
-                             "count_ptr": "*i32", "factor": "fp32", "h_factor": "fp32", "power": "fp32"}
+                             "count_ptr": "*i32", "h_factor": "fp32"}
         constants = {"FMT": int(kind), "COLS": 2048, "M": num_tokens, "PAIRS": pairs(num_tokens, is_bulk),
                      "HAS_PARTS": num_parts > 1, "HAS_WGMMA": is_bulk, "PDL": int(target.arch) >= 90}
         _gluon(_swiglu_rows_kernel, kind, constants, others, target)
@@ -112,8 +112,7 @@ def expert_rows(target: GPUTarget) -> int:
     """Both halves, runs of few and of many, experts of one group of columns; returns how many that are."""
     jobs = [(QuantFormat.Q4_K, 8, True, 2048), (QuantFormat.Q4_K, 128, True, 2048), (QuantFormat.Q6_K, 64, False, 2048),
             (QuantFormat.Q8_0, 16, False, 128)]
-    others = {"x_ptr": "*fp16", "order_ptr": "*i32", "runs_ptr": "*i32", "num_runs_ptr": "*i32"}
-    others |= dict.fromkeys(("power", "size", "factor"), "fp32")
+    others = {"x_ptr": "*fp16", "order_ptr": "*i32", "runs_ptr": "*i32", "num_runs_ptr": "*i32", "factor": "fp32"}
     for kind, length, is_pair, num_cols in jobs:
         constants = {"FMT": int(kind), "COLS": num_cols, "NUM_ROWS": 512, "TOP_K": 8, "M": length,
                      "STAGES": EXPERT_STAGES, "IS_PAIR": is_pair, "IS_SHORT": length == LONGEST,

@@ -86,7 +86,7 @@ class _Maker:
         weight = random_weight(rows, cols, kind, self.device, self.seed)
         if kind == F32:
             plane = weight.quants * scale
-            return QuantWeight(kind, rows, cols, plane, plane, plane, plane)
+            return QuantWeight(kind, rows, cols, plane, plane, plane, plane, plane)
         return weight
 
     def vector(self, size: int) -> Tensor:

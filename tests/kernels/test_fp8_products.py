@@ -81,7 +81,7 @@ def test_blocks_of_weights(kind: QuantFormat) -> None:
 def test_fits() -> None:
     def weight(num_rows: int, num_cols: int) -> QuantWeight:
         plane = torch.empty(0)
-        return QuantWeight(QuantFormat.Q8_0, num_rows, num_cols, plane, plane, plane, plane)
+        return QuantWeight(QuantFormat.Q8_0, num_rows, num_cols, plane, plane, plane, plane, plane)
 
     assert fits([weight(144, 256)])
     assert not fits([weight(144, 256), weight(128, 256)])  # a block of rows would have two matrices

@@ -119,7 +119,7 @@ def test_normed_rows_meet_matrices_side_by_side() -> None:
 def test_parts_leave_no_few_programs_for_a_round_of_their_own() -> None:
     def splits(rows: int, cols: int, num_tokens: int = 64) -> int:
         plane = torch.empty(0)
-        return num_splits(QuantWeight(QuantFormat.Q4_K, rows, cols, plane, plane, plane, plane), num_tokens)
+        return num_splits(QuantWeight(QuantFormat.Q4_K, rows, cols, plane, plane, plane, plane, plane), num_tokens)
 
     measured = {(17408, 5120): 3, (5120, 17408): 6, (10240, 5120): 3, (6144, 5120): 5, (5120, 6144): 6,
                 (12288, 2048): 2, (2048, 4096): 8}

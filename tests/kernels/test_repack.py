@@ -43,26 +43,25 @@ LARGEST_QUANT = {  # 8 bits, a table's 127, twice the values of E2M1, 4 to 6 bit
 
 
 @pytest.mark.parametrize("kind", LARGEST_QUANT)
-def test_exponents_keep_scales_within_f16(kind: QuantFormat) -> None:
-    """And near its upper end: the largest weight is at least an eighth of what the largest possible scale gives."""
+def test_powers_keep_scales_within_f16(kind: QuantFormat) -> None:
+    """And near its upper end: a row's largest weight is at least a 16th of what the largest possible scale gives."""
     weight = random_weight(64, 1024, kind)
     weights = dequantize(weight)
     if kind in (QuantFormat.Q4_K, QuantFormat.Q5_K, QuantFormat.Q4_1, QuantFormat.Q5_1):
         blocks = weights.unflatten(1, (-1, 32))
-        weights = blocks - blocks.amin(dim=2, keepdim=True)  # what is added to scaled quants aside
-    largest = float(weights.abs().max()) / LARGEST_QUANT[kind] * 2.0**weight.exponent
-    assert 65504 / 8 < largest <= 65504
+        weights = (blocks - blocks.amin(dim=2, keepdim=True)).flatten(1)  # what is added to scaled quants aside
+    largest = weights.abs().amax(dim=1) / LARGEST_QUANT[kind] * weight.powers
+    assert largest.max() <= 65504
+    assert largest.min() > 65504 / 16
 
 
-def test_exponents_of_joined_and_of_selected_rows() -> None:
-    large, small, zero = (random_weight(8, 512, QuantFormat.Q6_K, seed=seed) for seed in range(3))
-    raw = random_blocks(8, 512, QuantFormat.Q6_K).unflatten(1, (-1, 210))
-    raw[..., 208:] = (raw[..., 208:].contiguous().view(torch.float16) / 64).view(torch.uint8)
-    small = repack(raw.flatten(1), QuantFormat.Q6_K)
-    raw[..., 208:] = 0
-    zero = repack(raw.flatten(1), QuantFormat.Q6_K)
-    assert small.exponent == large.exponent + 6
-    assert concat_rows([small, large, zero]).exponent == large.exponent
-    assert select_rows(small, slice(2, 5)).exponent == small.exponent
+def test_powers_of_rows_that_are_small_zero_or_broken() -> None:
+    raw = random_blocks(4, 512, QuantFormat.Q6_K).unflatten(1, (-1, 210))
+    usual = repack(raw.flatten(1), QuantFormat.Q6_K).powers
+    raw[1, :, 208:] = (raw[1, :, 208:].contiguous().view(torch.float16) / 16).view(torch.uint8)
+    raw[2, :, 208:] = 0
     raw[3, 0, 208:] = 255  # a number that is none
-    assert repack(raw.flatten(1), QuantFormat.Q6_K).exponent == 0
+    weight = repack(raw.flatten(1), QuantFormat.Q6_K)
+    assert weight.powers.tolist() == [float(usual[0]), 16 * float(usual[1]), 2.0**27, 1.0]
+    assert concat_rows([weight, weight]).powers.tolist() == 2 * weight.powers.tolist()
+    assert select_rows(weight, slice(1, 3)).powers.tolist() == weight.powers[1:3].tolist()

@@ -17,7 +17,7 @@ EPS = 1e-6
 
 def _router(num_rows: int, num_cols: int) -> QuantWeight:
     plane = torch.randn(num_rows, num_cols, generator=torch.Generator().manual_seed(num_cols)) / num_cols**0.5
-    return QuantWeight(QuantFormat.F32, num_rows, num_cols, plane, plane, plane, plane)
+    return QuantWeight(QuantFormat.F32, num_rows, num_cols, plane, plane, plane, plane, plane)
 
 
 @pytest.mark.parametrize(("num_tokens", "num_experts", "num_cols", "has_shared"), [

@@ -147,7 +147,7 @@ def plain_weight(values: Tensor) -> QuantWeight:
     """A matrix [num_rows, num_cols] of f32 or f16 in the kernels' form."""
     values = values.contiguous()
     kind = QuantFormat.F16 if values.dtype == torch.float16 else QuantFormat.F32
-    return QuantWeight(kind, values.shape[0], values.shape[1], values, values, values, values)
+    return QuantWeight(kind, values.shape[0], values.shape[1], values, values, values, values, values)
 
 
 def joined(parts: list[QuantWeight]) -> tuple[QuantWeight, ...]:
